@@ -1,0 +1,352 @@
+"""The float32 program: straight-line SSA over correctly rounded primitives.
+
+This is the compiler's lowest level.  ``lower`` writes it, ``passes`` tidy it,
+``evaluate`` runs it in NumPy, and the renderers in ``emit`` turn it into C and
+Triton.  Because every primitive is correctly rounded (or exact), every
+renderer gives the same bits.
+
+Values have one of three types: ``f32``, ``i32`` and ``bool``.  A value's name
+is its index in :attr:`Program.instructions`; an instruction refers only to
+earlier ones.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Builder", "Instruction", "Op", "Program", "ProgramError", "Type", "f32_bits", "verify"]
+
+
+class Type(enum.Enum):
+    """Type of a value in a program."""
+
+    F32 = "f32"
+    I32 = "i32"
+    BOOL = "bool"
+
+
+class Op(enum.Enum):
+    """The primitives.  Semantics are those of IEEE 754 binary32 with gradual underflow.
+
+    ``NEG`` and ``ABS`` touch the sign bit only (also of a NaN).  Comparisons are
+    false when an operand is NaN.  Integer arithmetic wraps; ``ISHR`` is
+    arithmetic; shift counts are constants from 0 to 31.
+    """
+
+    INPUT = "input"  # attribute name: which input of the kernel (one value an element)
+    PARAM = "param"  # attribute name: which scalar parameter (one value a call)
+    CONST_F32 = "const_f32"  # attribute bits
+    CONST_I32 = "const_i32"  # attribute bits
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    SQRT = "sqrt"
+    FMA = "fma"  # args (a, b, c): a*b + c, rounded once
+    NEG = "neg"
+    ABS = "abs"
+    LT = "lt"
+    LE = "le"
+    EQ = "eq"
+    AND = "and"  # of bool
+    OR = "or"  # of bool
+    NOT = "not"  # of bool
+    SELECT = "select"  # args (condition, if_true, if_false); f32 or i32
+    F32_AS_I32 = "f32_as_i32"  # bit cast
+    I32_AS_F32 = "i32_as_f32"  # bit cast
+    IADD = "iadd"
+    ISUB = "isub"
+    ISHL = "ishl"  # args (a, constant)
+    ISHR = "ishr"  # args (a, constant)
+    IAND = "iand"
+    IOR = "ior"
+
+
+_F, _I, _B = Type.F32, Type.I32, Type.BOOL
+#: operand types and result type; SELECT is checked apart because it takes f32 or i32.
+_SIGNATURE: Mapping[Op, tuple[tuple[Type, ...], Type]] = {
+    Op.INPUT: ((), _F),
+    Op.PARAM: ((), _F),
+    Op.CONST_F32: ((), _F),
+    Op.CONST_I32: ((), _I),
+    Op.ADD: ((_F, _F), _F),
+    Op.SUB: ((_F, _F), _F),
+    Op.MUL: ((_F, _F), _F),
+    Op.DIV: ((_F, _F), _F),
+    Op.SQRT: ((_F,), _F),
+    Op.FMA: ((_F, _F, _F), _F),
+    Op.NEG: ((_F,), _F),
+    Op.ABS: ((_F,), _F),
+    Op.LT: ((_F, _F), _B),
+    Op.LE: ((_F, _F), _B),
+    Op.EQ: ((_F, _F), _B),
+    Op.AND: ((_B, _B), _B),
+    Op.OR: ((_B, _B), _B),
+    Op.NOT: ((_B,), _B),
+    Op.F32_AS_I32: ((_F,), _I),
+    Op.I32_AS_F32: ((_I,), _F),
+    Op.IADD: ((_I, _I), _I),
+    Op.ISUB: ((_I, _I), _I),
+    Op.ISHL: ((_I, _I), _I),
+    Op.ISHR: ((_I, _I), _I),
+    Op.IAND: ((_I, _I), _I),
+    Op.IOR: ((_I, _I), _I),
+}
+_COMMUTATIVE = {Op.ADD, Op.MUL, Op.EQ, Op.AND, Op.OR, Op.IADD, Op.IAND, Op.IOR}
+
+
+class ProgramError(Exception):
+    """A program breaks a rule of the SSA form: a defect of the compiler, not of the user."""
+
+
+def f32_bits(value: float) -> int:
+    """Bits of ``value`` as binary32.
+
+    Raises:
+        ProgramError: if ``value`` is not representable without rounding.
+
+    >>> hex(f32_bits(1.0))
+    '0x3f800000'
+    """
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:
+        packed = b""
+    if not packed or (value == value and struct.unpack("<f", packed)[0] != value):
+        raise ProgramError(f"expected a float32 number, got {value!r}")
+    return int(struct.unpack("<I", packed)[0])
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One primitive: its operator, its operands (indices), and what a leaf carries."""
+
+    op: Op
+    args: tuple[int, ...] = ()
+    type: Type = Type.F32
+    bits: int | None = None  # of a constant, 0 <= bits < 2**32
+    name: str | None = None  # of an input or parameter
+
+    @property
+    def value(self) -> float | int:
+        """The number a constant stands for."""
+        if self.bits is None:
+            raise ProgramError(f"{self.op.value} is not a constant")
+        raw = struct.pack("<I", self.bits)
+        return struct.unpack("<f" if self.type is Type.F32 else "<i", raw)[0]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel body: one call per element.
+
+    Attributes:
+        name: what the emitted function is called.
+        inputs: names of the tensor inputs, in the order of the signature.
+        params: names of the scalar float32 parameters, in order.
+        instructions: the SSA values, in order.
+        outputs: (name, index) pairs, in the order of the signature; all ``f32``.
+        comments: index -> what the value is, for the reader of emitted code.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    params: tuple[str, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[tuple[str, int], ...]
+    comments: Mapping[int, str] = field(default_factory=dict)
+
+    def count(self) -> dict[str, int]:
+        """Operations by primitive, leaves left out; sorted by name."""
+        counts: dict[str, int] = {}
+        for ins in self.instructions:
+            if ins.args:
+                counts[ins.op.value] = counts.get(ins.op.value, 0) + 1
+        return dict(sorted(counts.items()))
+
+    @property
+    def operations(self) -> int:
+        """Number of operations, leaves left out."""
+        return sum(self.count().values())
+
+
+def verify(program: Program) -> None:
+    """Check that ``program`` is well formed; run after every pass.
+
+    Raises:
+        ProgramError: naming the instruction and what is wrong with it.
+    """
+    types: list[Type] = []
+    for index, ins in enumerate(program.instructions):
+        where = f"{program.name}: %{index} = {ins.op.value}{ins.args}"
+        if any(not 0 <= a < index for a in ins.args):
+            raise ProgramError(f"{where}: an operand is not defined before its use")
+        got = tuple(types[a] for a in ins.args)
+        if ins.op is Op.SELECT:
+            if len(got) != 3 or got[0] is not _B or got[1] is not got[2] or got[1] is _B:
+                raise ProgramError(f"{where}: expected (bool, T, T) with T f32 or i32, got {got}")
+            result = got[1]
+        else:
+            want, result = _SIGNATURE[ins.op]
+            if got != want:
+                raise ProgramError(f"{where}: expected operands {want}, got {got}")
+        if ins.type is not result:
+            raise ProgramError(f"{where}: expected type {result}, got {ins.type}")
+        if ins.op in (Op.CONST_F32, Op.CONST_I32) and not (ins.bits is not None and 0 <= ins.bits < 2**32):
+            raise ProgramError(f"{where}: a constant needs 32 bits, got {ins.bits!r}")
+        if ins.op in (Op.ISHL, Op.ISHR):
+            count = program.instructions[ins.args[1]]
+            if count.op is not Op.CONST_I32 or not 0 <= int(count.value) <= 31:
+                raise ProgramError(f"{where}: a shift count must be a constant from 0 to 31")
+        known = {Op.INPUT: program.inputs, Op.PARAM: program.params}.get(ins.op)
+        if known is not None and ins.name not in known:
+            raise ProgramError(f"{where}: unknown {ins.op.value} {ins.name!r}, expected one of {known}")
+        types.append(result)
+    for name, index in program.outputs:
+        if not 0 <= index < len(types) or types[index] is not _F:
+            raise ProgramError(f"{program.name}: output {name} must be an f32 value, got %{index}")
+
+
+class Builder:
+    """Writes a :class:`Program`, sharing equal instructions as it goes.
+
+    Methods return the index of the value.  Constants are given as numbers that
+    float32 represents exactly.
+
+    >>> b = Builder("half", inputs=("x",))
+    >>> b.output("y", b.mul(b.input("x"), b.f32(0.5)))
+    >>> b.build().count()
+    {'mul': 1}
+    """
+
+    def __init__(self, name: str, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
+        self._name, self._inputs, self._params = name, tuple(inputs), tuple(params)
+        self._instructions: list[Instruction] = []
+        self._seen: dict[Instruction, int] = {}
+        self._outputs: list[tuple[str, int]] = []
+        self._comments: dict[int, str] = {}
+
+    def emit(self, op: Op, *args: int, bits: int | None = None, name: str | None = None) -> int:
+        """Append one instruction, or return the equal one that is there already."""
+        if op in _COMMUTATIVE:
+            args = tuple(sorted(args))
+        kind = self._instructions[args[1]].type if op is Op.SELECT else _SIGNATURE[op][1]
+        ins = Instruction(op, args, kind, bits, name)
+        if ins not in self._seen:
+            self._seen[ins] = len(self._instructions)
+            self._instructions.append(ins)
+        return self._seen[ins]
+
+    def type_of(self, index: int) -> Type:
+        """Type of a value already written."""
+        return self._instructions[index].type
+
+    def instruction(self, index: int) -> Instruction:
+        """A value already written."""
+        return self._instructions[index]
+
+    def input(self, name: str) -> int:
+        return self.emit(Op.INPUT, name=name)
+
+    def param(self, name: str) -> int:
+        return self.emit(Op.PARAM, name=name)
+
+    def f32(self, value: float) -> int:
+        return self.emit(Op.CONST_F32, bits=f32_bits(value))
+
+    def i32(self, value: int) -> int:
+        return self.emit(Op.CONST_I32, bits=value & 0xFFFFFFFF)
+
+    def add(self, a: int, b: int) -> int:
+        return self.emit(Op.ADD, a, b)
+
+    def sub(self, a: int, b: int) -> int:
+        return self.emit(Op.SUB, a, b)
+
+    def mul(self, a: int, b: int) -> int:
+        return self.emit(Op.MUL, a, b)
+
+    def div(self, a: int, b: int) -> int:
+        return self.emit(Op.DIV, a, b)
+
+    def sqrt(self, a: int) -> int:
+        return self.emit(Op.SQRT, a)
+
+    def fma(self, a: int, b: int, c: int) -> int:
+        first, second = sorted((a, b))
+        return self.emit(Op.FMA, first, second, c)
+
+    def neg(self, a: int) -> int:
+        return self.emit(Op.NEG, a)
+
+    def abs(self, a: int) -> int:
+        return self.emit(Op.ABS, a)
+
+    def lt(self, a: int, b: int) -> int:
+        return self.emit(Op.LT, a, b)
+
+    def le(self, a: int, b: int) -> int:
+        return self.emit(Op.LE, a, b)
+
+    def eq(self, a: int, b: int) -> int:
+        return self.emit(Op.EQ, a, b)
+
+    def both(self, a: int, b: int) -> int:
+        return self.emit(Op.AND, a, b)
+
+    def either(self, a: int, b: int) -> int:
+        return self.emit(Op.OR, a, b)
+
+    def invert(self, a: int) -> int:
+        return self.emit(Op.NOT, a)
+
+    def select(self, condition: int, if_true: int, if_false: int) -> int:
+        return if_true if if_true == if_false else self.emit(Op.SELECT, condition, if_true, if_false)
+
+    def as_i32(self, a: int) -> int:
+        return self.emit(Op.F32_AS_I32, a)
+
+    def as_f32(self, a: int) -> int:
+        return self.emit(Op.I32_AS_F32, a)
+
+    def iadd(self, a: int, b: int) -> int:
+        return self.emit(Op.IADD, a, b)
+
+    def isub(self, a: int, b: int) -> int:
+        return self.emit(Op.ISUB, a, b)
+
+    def ishl(self, a: int, count: int) -> int:
+        return self.emit(Op.ISHL, a, self.i32(count))
+
+    def ishr(self, a: int, count: int) -> int:
+        return self.emit(Op.ISHR, a, self.i32(count))
+
+    def iand(self, a: int, b: int) -> int:
+        return self.emit(Op.IAND, a, b)
+
+    def ior(self, a: int, b: int) -> int:
+        return self.emit(Op.IOR, a, b)
+
+    def comment(self, index: int, text: str) -> int:
+        """Say what a value is; shown once beside it in the emitted code."""
+        self._comments.setdefault(index, text)
+        return index
+
+    def output(self, name: str, index: int) -> None:
+        self._outputs.append((name, index))
+
+    def build(self) -> Program:
+        """The program so far, verified."""
+        program = Program(
+            self._name,
+            self._inputs,
+            self._params,
+            tuple(self._instructions),
+            tuple(self._outputs),
+            dict(self._comments),
+        )
+        verify(program)
+        return program
