@@ -1,0 +1,61 @@
+# Every target works on a machine with nothing but Python 3.11+ and pip: the
+# first one called makes .venv with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test slow lint format build check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    build the rules, then propagate noise through a trained network"
+	@echo "make test    the fast test suite"
+	@echo "make slow    the exhaustive tests (many minutes)"
+	@echo "make lint    ruff, mypy"
+	@echo "make build   rules/ -> generated/"
+	@echo "make check   is generated/ fresh?"
+	@echo "make bench   timings, into benchmarks/results/"
+
+# torch goes first and alone: where its build brings a triton of its own, that
+# triton is kept and the pin of constraints.txt is left out.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "momentgen needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install "$$(grep '^torch==' constraints.txt)"
+	if $(BIN)/pip show --quiet triton 2>/dev/null; then grep -v '^triton==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
+	$(BIN)/pip install -c $(VENV)/constraints.txt -e '.[dev,examples]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/momentgen build rules/
+	$(BIN)/python examples/digits_noise.py
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build: $(READY)
+	$(BIN)/momentgen build rules/
+
+check: $(READY)
+	$(BIN)/momentgen build rules/ --check
+
+bench: $(READY)
+	$(BIN)/python benchmarks/build_time.py
+	$(BIN)/python benchmarks/cpu_ops.py
+	$(BIN)/python benchmarks/instructions.py
+
+clean:
+	rm -rf $(VENV) build dist demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
