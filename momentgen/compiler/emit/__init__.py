@@ -1,0 +1,8 @@
+"""Renderers: from a float32 program to source text."""
+
+from __future__ import annotations
+
+from momentgen.compiler.emit.c import C_FLAGS, render_c
+from momentgen.compiler.emit.header import Header
+
+__all__ = ["C_FLAGS", "Header", "render_c"]

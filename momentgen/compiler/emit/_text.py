@@ -1,0 +1,85 @@
+"""What the renderers share: which values are written, in what order, under what names."""
+
+from __future__ import annotations
+
+import textwrap
+from decimal import Decimal
+
+from momentgen.compiler.program import Instruction, Op, Program, verify
+
+__all__ = ["LINE_LENGTH", "Names", "is_constant", "plain_decimal", "with_comment"]
+
+LINE_LENGTH = 119
+_CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
+
+
+def is_constant(ins: Instruction) -> bool:
+    return ins.op in _CONSTANTS
+
+
+def plain_decimal(value: float) -> str | None:
+    """``value`` in a few decimal digits, if they give it exactly.
+
+    >>> plain_decimal(0.25), plain_decimal(-0.0), plain_decimal(2.0**-40)
+    ('0.25', '-0.0', None)
+    """
+    text = repr(value)
+    if len(text) > 8 or "e" in text or "n" in text or Decimal(text) != Decimal(value):
+        return None
+    return text
+
+
+def with_comment(code: str, comment: str | None, mark: str, indent: str = "    ") -> list[str]:
+    """A line of code with its comment behind it, or above it where the line would grow too long."""
+    if not comment:
+        return [indent + code]
+    # A backslash at the end of a C comment would swallow the next line.
+    text = " ".join(comment.split()).rstrip("\\")
+    line = f"{indent}{code}  {mark} {text}"
+    if len(line) <= LINE_LENGTH:
+        return [line]
+    above = textwrap.wrap(text, LINE_LENGTH - len(indent) - len(mark) - 1)
+    return [*(f"{indent}{mark} {part}" for part in above), indent + code]
+
+
+class Names:
+    """Names for the values some output depends on: inputs and parameters keep theirs, the rest are t0, t1, ...
+
+    Attributes:
+        order: indices of the live values that are not inputs or parameters, in order.
+    """
+
+    def __init__(self, program: Program) -> None:
+        verify(program)
+        live: set[int] = set()
+        pending = [index for _, index in program.outputs]
+        while pending:
+            index = pending.pop()
+            if index not in live:
+                live.add(index)
+                pending.extend(program.instructions[index].args)
+        taken = {*program.inputs, *program.params}
+        self.order: list[int] = []
+        self._names: dict[int, str] = {}
+        number = 0
+        for index in sorted(live):
+            ins = program.instructions[index]
+            if ins.name is not None:
+                self._names[index] = ins.name
+                continue
+            self.order.append(index)
+            if not is_constant(ins):
+                while f"t{number}" in taken:
+                    number += 1
+                self._names[index] = f"t{number}"
+                number += 1
+        constants = [index for index in self.order if is_constant(program.instructions[index])]
+        number = 0
+        for index in constants:
+            while f"c{number}" in taken:
+                number += 1
+            self._names[index] = f"c{number}"
+            number += 1
+
+    def __getitem__(self, index: int) -> str:
+        return self._names[index]

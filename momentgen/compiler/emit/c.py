@@ -1,0 +1,211 @@
+"""Rendering to C: one file a variant, with an inline function and a kernel for each program.
+
+The inline functions take floats, so that other C code can fuse them; the
+kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
+same under every compiler and instruction set, as long as the compiler neither
+contracts nor reassociates: see :data:`C_FLAGS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_comment
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.program import Instruction, Op, Program, Type
+
+__all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
+
+#: Compiler flags of the generated C.  -ffast-math must never be among them: it flushes subnormals in the whole process.
+#: gcc 12's PRE pass breaks the vectorisation of selects, hence -fno-tree-pre.
+C_FLAGS: tuple[str, ...] = (
+    "-O3",
+    "-march=native",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-tree-pre",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+)
+#: Elements below which a kernel stays on one thread.
+PARALLEL_THRESHOLD = 8192
+
+_PRELUDE = """\
+#include <float.h>
+#include <stdint.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#error "momentgen: float arithmetic must be IEEE binary32, without -ffast-math and without excess precision"
+#endif
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+static inline uint32_t as_bits(float x)
+{
+    const union { float f; uint32_t u; } both = {.f = x};
+    return both.u;
+}
+
+static inline float as_float(uint32_t u)
+{
+    const union { uint32_t u; float f; } both = {.u = u};
+    return both.f;
+}"""
+
+_TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
+_FORMAT = {
+    Op.ADD: "{} + {}",
+    Op.SUB: "{} - {}",
+    Op.MUL: "{} * {}",
+    Op.DIV: "{} / {}",
+    Op.SQRT: "__builtin_sqrtf({})",
+    Op.FMA: "__builtin_fmaf({}, {}, {})",
+    Op.NEG: "-{}",
+    Op.ABS: "__builtin_fabsf({})",
+    Op.LT: "{} < {}",
+    Op.LE: "{} <= {}",
+    Op.EQ: "{} == {}",
+    Op.AND: "{} & {}",
+    Op.OR: "{} | {}",
+    Op.NOT: "!{}",
+    Op.SELECT: "{} ? {} : {}",
+    Op.F32_AS_I32: "as_bits({})",
+    Op.I32_AS_F32: "as_float({})",
+    # Integers are uint32_t, whose arithmetic wraps; only the right shift looks at the sign.
+    Op.IADD: "{} + {}",
+    Op.ISUB: "{} - {}",
+    Op.ISHL: "{} << {}",
+    Op.ISHR: "(uint32_t)((int32_t){} >> {})",
+    Op.IAND: "{} & {}",
+    Op.IOR: "{} | {}",
+}
+
+
+def c_float(value: float) -> str:
+    """A C literal that is ``value`` exactly: short decimals as they are, the rest in hexadecimal.
+
+    >>> c_float(0.5), c_float(1.0000001192092896), c_float(float("-inf"))
+    ('0.5f', '0x1.000002p+0f', '-__builtin_inff()')
+    """
+    if math.isnan(value):
+        return '__builtin_nanf("")'
+    if math.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
+    plain = plain_decimal(value)
+    if plain is not None:
+        return f"{plain}f"
+    mantissa, exponent = value.hex().split("p")
+    head, _, digits = mantissa.partition(".")
+    digits = digits.rstrip("0")
+    return f"{head}.{digits}p{exponent}f" if digits else f"{head}p{exponent}f"
+
+
+def element_name(program: Program) -> str:
+    """Name of the inline function for one element."""
+    return f"{program.name}_element"
+
+
+def render_c(programs: Sequence[Program], header: Header) -> str:
+    """One C file with the inline function and the kernel of each program.
+
+    Args:
+        programs: verified programs of one variant, usually forward and backward.
+        header: the comment that opens the file.
+
+    Returns:
+        C11 source that exports, for each program, ``void NAME(int64_t n, const float *INPUT..., const float *params,
+        float *out_OUTPUT...)`` over arrays of ``n`` floats that do not overlap.
+
+    Raises:
+        ProgramError: if a program is not well formed.
+    """
+    parts = [header.c(), _PRELUDE]
+    for program in programs:
+        parts += [_element(program), _kernel(program)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _inline(ins: Instruction) -> str | None:
+    """A constant short enough to stand in an expression."""
+    if ins.op is Op.CONST_I32 and ins.bits is not None:
+        return f"{ins.bits}u" if ins.bits < 1024 else f"0x{ins.bits:08x}u"
+    if ins.op is Op.CONST_F32:
+        plain = plain_decimal(float(ins.value))
+        return None if plain is None else f"({plain}f)" if plain.startswith("-") else f"{plain}f"
+    return None
+
+
+def _element(program: Program) -> str:
+    names = Names(program)
+    operand = {}
+    for index, ins in enumerate(program.instructions):
+        if is_constant(ins):
+            operand[index] = _inline(ins)
+    arguments = [f"float {name}" for name in (*program.inputs, *program.params)]
+    arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
+    lines = with_arguments(f"static inline void {element_name(program)}", arguments)
+    lines.append("{")
+
+    def text(index: int) -> str:
+        return operand.get(index) or names[index]
+
+    for index in names.order:
+        ins = program.instructions[index]
+        comment = program.comments.get(index)
+        if operand.get(index):
+            continue
+        if ins.op is Op.CONST_F32:
+            value = float(ins.value)
+            expression = c_float(value)
+            note = f"{value:.9g}"
+            comment = f"{note}: {comment}" if comment else note
+        else:
+            expression = _FORMAT[ins.op].format(*map(text, ins.args))
+        lines += with_comment(f"const {_TYPE[ins.type]} {names[index]} = {expression};", comment, "//")
+    lines += [f"    *out_{name} = {text(index)};" for name, index in program.outputs]
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def _kernel(program: Program) -> str:
+    arguments = ["int64_t n", *(f"const float *restrict {name}" for name in program.inputs)]
+    arguments += ["const float *restrict params", *(f"float *restrict out_{name}" for name, _ in program.outputs)]
+    lines = with_arguments(f"void {program.name}", arguments)
+    lines.append("{")
+    for number, name in enumerate(program.params):
+        lines.append(f"    const float {name} = params[{number}];")
+    if not program.params:
+        lines.append("    (void)params;")
+    actual = [*(f"{name}[i]" for name in program.inputs), *program.params]
+    actual += [f"&out_{name}[i]" for name, _ in program.outputs]
+    lines += [
+        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD})",
+        "    for (int64_t i = 0; i < n; ++i) {",
+        *with_arguments(f"        {element_name(program)}", actual, end=");"),
+        "    }",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[str]:
+    """``head(arguments)``, broken below the bracket where it is too long for a line."""
+    one_line = f"{head}({', '.join(arguments)}{end}"
+    if len(one_line) <= 119:
+        return [one_line]
+    indent = " " * (len(head) + 1)
+    lines, current = [], f"{head}("
+    for position, argument in enumerate(arguments):
+        piece = argument + (end if position == len(arguments) - 1 else ",")
+        joined = current + (piece if current.endswith("(") else f" {piece}")
+        if len(joined) <= 119 or not current.strip():
+            current = joined
+        else:
+            lines.append(current)
+            current = indent + piece
+    return [*lines, current]

@@ -1,0 +1,156 @@
+"""Running generated C from the compiler: for exhaustive checks and for comparing bits.
+
+The runtime has its own cached build; this one compiles into a temporary
+directory that lives as long as the process, and serves ``certify`` and tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.emit.c import C_FLAGS, render_c
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.program import Program
+from momentgen.errors import BuildError, InputError
+
+__all__ = ["NativeKernel", "compile_c", "find_compiler", "native_program"]
+
+F32 = npt.NDArray[np.float32]
+
+
+@functools.cache
+def find_compiler() -> str | None:
+    """Path of the system's C compiler, or None."""
+    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+
+
+@functools.cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    # Kept by the cache, removed when the interpreter ends.
+    return tempfile.TemporaryDirectory(prefix="momentgen-native-")
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(source: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL:
+    directory = Path(tempfile.mkdtemp(dir=_directory().name))
+    code, library = directory / "kernel.c", directory / "kernel.so"
+    code.write_text(source)
+    command = [compiler, *flags, "-o", str(library), str(code), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError("C", "emit", f"{compiler} failed with status {done.returncode}: {done.stderr.strip()[:2000]}")
+    return ctypes.CDLL(str(library))
+
+
+def compile_c(source: str, flags: Sequence[str] = C_FLAGS, compiler: str | None = None) -> ctypes.CDLL:
+    """Compile C ``source`` to a shared library and load it; the same source and flags are compiled once.
+
+    Raises:
+        BuildError: if there is no compiler, or it fails.
+    """
+    compiler = compiler or find_compiler()
+    if compiler is None:
+        raise BuildError("C", "emit", "expected a C compiler (cc, gcc or clang) on PATH, found none")
+    return _compile(source, tuple(flags), compiler)
+
+
+class NativeKernel:
+    """One exported kernel of a generated C file, callable on NumPy arrays.
+
+    Args:
+        c_source: what :func:`momentgen.compiler.emit.render_c` wrote.
+        symbol: name of the kernel.
+        n_inputs: number of input arrays; likewise ``n_params`` and ``n_outputs``.
+        flags: compiler flags.
+        compiler: path of the compiler; the system's by default.
+
+    Raises:
+        BuildError: if there is no compiler, if it fails, or if the source exports no such symbol.
+
+    >>> from momentgen.compiler.program import Builder
+    >>> b = Builder("twice", inputs=("x",))
+    >>> b.output("y", b.add(b.input("x"), b.input("x")))
+    >>> native_program(b.build())(np.float32([1.5]))
+    (array([3.], dtype=float32),)
+    """
+
+    def __init__(
+        self,
+        c_source: str,
+        symbol: str,
+        n_inputs: int,
+        n_params: int,
+        n_outputs: int,
+        flags: Sequence[str] = C_FLAGS,
+        compiler: str | None = None,
+    ) -> None:
+        self.symbol, self._counts = symbol, (n_inputs, n_params, n_outputs)
+        library = compile_c(c_source, flags, compiler)
+        try:
+            self._function = library[symbol]
+        except AttributeError as error:
+            raise BuildError(symbol, "emit", f"expected the C file to export {symbol}: {error}") from error
+        self._function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * (n_inputs + 1 + n_outputs)
+        self._function.restype = None
+
+    def __call__(self, *inputs: F32, params: Sequence[float] = (), out: Sequence[F32] | None = None) -> tuple[F32, ...]:
+        """Evaluate.
+
+        Args:
+            inputs: contiguous float32 arrays of one shape.
+            params: one number a parameter, in the program's order; rounded to float32.
+            out: arrays to write, contiguous float32 of that shape and apart from the inputs; made if None.
+
+        Returns:
+            One float32 array an output, in the program's order.
+
+        Raises:
+            InputError: if an array has another number, shape, dtype or layout.
+        """
+        n_inputs, n_params, n_outputs = self._counts
+        if len(inputs) != n_inputs or len(params) != n_params:
+            raise InputError(
+                f"{self.symbol}: expected {n_inputs} inputs and {n_params} parameters, got {len(inputs)}, {len(params)}"
+            )
+        shape = inputs[0].shape if inputs else ()
+        if out is None:
+            out = [np.empty(shape, np.float32) for _ in range(n_outputs)]
+        elif len(out) != n_outputs:
+            raise InputError(f"{self.symbol}: expected {n_outputs} outputs, got {len(out)}")
+        for array in (*inputs, *out):
+            if array.dtype != np.float32 or array.shape != shape or not array.flags.c_contiguous:
+                raise InputError(
+                    f"{self.symbol}: expected contiguous float32 arrays of shape {shape}, "
+                    f"got {array.dtype} of shape {array.shape}"
+                )
+        scalars = np.asarray(params, np.float64).astype(np.float32)
+        size = inputs[0].size if inputs else 1
+        pointers = [array.ctypes.data for array in (*inputs, scalars, *out)]
+        self._function(size, *pointers)
+        return tuple(out)
+
+
+def native_program(
+    program: Program,
+    flags: Sequence[str] = C_FLAGS,
+    compiler: str | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> NativeKernel:
+    """Render ``program`` to C, compile it, and return its kernel.
+
+    Raises:
+        BuildError: as :class:`NativeKernel` does.
+    """
+    header = Header(program.name, "native", "none", versions or {}, {program.name: program.operations})
+    source = render_c([program], header)
+    counts = len(program.inputs), len(program.params), len(program.outputs)
+    return NativeKernel(source, program.name, *counts, flags=flags, compiler=compiler)
