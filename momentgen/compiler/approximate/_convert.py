@@ -8,7 +8,7 @@ from flint import arb
 from mpmath import mp, mpf
 from mpmath.libmp import MPZ, from_man_exp
 
-__all__ = ["Number", "midpoint", "to_ball", "to_mpf", "upper"]
+__all__ = ["Number", "lower", "midpoint", "to_ball", "to_mpf", "upper"]
 
 #: What an interval end or a centre may be given as; strings keep decimal fractions exact to the working precision.
 Number: TypeAlias = int | float | str | mpf
@@ -40,4 +40,10 @@ def midpoint(ball: arb) -> mpf:
 def upper(ball: arb) -> mpf:
     """A number no smaller than anything in a finite ball."""
     man, exp = ball.upper().man_exp()
+    return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))
+
+
+def lower(ball: arb) -> mpf:
+    """A number no larger than anything in a finite ball."""
+    man, exp = ball.lower().man_exp()
     return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))

@@ -1,0 +1,108 @@
+"""Proven bounds are bounds, and close to what is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flint import arb, arb_series
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from momentgen.compiler.approximate import J, J_series, Polynomial, prove, prove_maximum, remez
+from momentgen.errors import BuildError
+
+_LOW = 1 / (1 + mpf("18.7") / 4)
+
+
+def _relu_core(u: mpf) -> mpf:
+    return 2 * J(2, 4 * (1 / u - 1)) / u**3
+
+
+def _relu_core_ball(u: arb_series) -> arb_series:
+    return 2 * J_series(2, 4 / u - 4) / u**3
+
+
+def _rounded(fit: Polynomial) -> Polynomial:
+    return replace(fit, coefficients=tuple(mpf(float(np.float32(float(c)))) for c in fit.coefficients))
+
+
+_EXP = prove(remez(mp.exp, (-1, "1.5"), 7, centre="0.5"), lambda x: x.exp())
+_CORE = prove(remez(_relu_core, (_LOW, 1), 12, centre="0.25"), _relu_core_ball)
+_CORE_FLOAT32 = prove(_rounded(_CORE), _relu_core_ball)
+_CASES: dict[str, tuple[Polynomial, Callable[[mpf], mpf]]] = {
+    "exp": (_EXP, mp.exp),
+    "core": (_CORE, _relu_core),
+    "core with float32 coefficients": (_CORE_FLOAT32, _relu_core),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+@settings(max_examples=200, deadline=None)
+@given(place=st.floats(0, 1))
+def test_no_point_exceeds_the_bound(case: str, place: float) -> None:
+    fit, function = _CASES[case]
+    assert fit.bound is not None
+    with mp.workdps(50):
+        low, high = fit.interval
+        x = low + (high - low) * mpf(place)
+        assert abs(fit(x) / function(x) - 1) <= fit.bound
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_bound_is_within_one_per_cent_of_a_value_that_is_reached(case: str) -> None:
+    fit, _ = _CASES[case]
+    assert fit.bound is not None
+    assert fit.error <= fit.bound <= fit.error * mpf("1.0101")
+
+
+def test_rounding_the_coefficients_is_seen() -> None:
+    assert _CORE_FLOAT32.bound is not None
+    assert _CORE.bound is not None
+    assert _CORE_FLOAT32.bound > 10 * _CORE.bound
+
+
+@pytest.mark.parametrize("degree", [20, 28])
+def test_small_errors_are_proven_too(degree: int) -> None:
+    fit = prove(remez(_relu_core, (_LOW, 1), degree, centre="0.25"), _relu_core_ball)
+    assert fit.bound is not None
+    assert fit.bound < 1.02 * fit.error < mpf("1e-14")
+
+
+def test_absolute_error() -> None:
+    fit = prove(remez(mp.cos, (0, 3), 6, weight=lambda x: 1), lambda x: x.cos(), weight=lambda x: arb_series([1]))
+    with mp.workdps(30):
+        assert fit.bound >= max(abs(fit(x) - mp.cos(x)) for x in mp.linspace(0, 3, 400)) > 0.99 * fit.error
+
+
+def test_a_wrong_function_is_not_proven_small() -> None:
+    fit = prove(remez(mp.exp, (0, 1), 8), lambda x: x.exp() * (1 + x / 1000))
+    assert 9e-4 < fit.error <= fit.bound < 1.1e-3
+
+
+def test_maximum_inside_a_narrow_peak() -> None:
+    found = prove_maximum(lambda x: 1 / (1 + (1000 * (x - arb("0.123456"))) ** 2), (0, 1))
+    assert found.lower <= 1 <= found.upper < 1.011
+
+
+def test_maximum_of_an_unbounded_function_is_refused() -> None:
+    with pytest.raises(BuildError, match="pieces"):
+        prove_maximum(lambda x: 1 / x, (0, 1), max_pieces=200, what="1/x")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 60), st.floats(0, 1), st.floats(0, 1), st.integers(0, 4))
+def test_ball_series_of_the_truncated_moments_contains_the_derivatives(
+    t: float, width: float, place: float, n: int
+) -> None:
+    low = arb(t)
+    series = J_series(n, arb_series([low.union(low + arb(width)), arb(1)], 5))
+    with mp.workdps(40):
+        point = mpf(t) + mpf(width) * mpf(place)
+        for k in range(5):
+            # J_n^(k) / k! = (-1)^k C(n+k, k) J_{n+k}
+            exact = (-1) ** k * mp.binomial(n + k, k) * J(n + k, point)
+            assert series[k].lower() <= arb(mp.nstr(exact, 30)) <= series[k].upper()
