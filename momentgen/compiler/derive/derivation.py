@@ -1,0 +1,150 @@
+"""The derivation of one rule: moments, partials, and the checks they pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import sympy
+from sympy import Expr, Rational
+
+from momentgen.compiler.derive import logistic, normal
+from momentgen.compiler.derive.proof import Counterexample, Proof, prove
+from momentgen.compiler.pieces import Piece, Pieces, PiecesError, split
+from momentgen.errors import BuildError
+from momentgen.rule import Rule, ScaleMixture
+from momentgen.symbols import mu, v, x
+
+__all__ = ["Derivation", "derive"]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What derive hands on; all expressions in ``mu``, ``v`` and the parameters' symbols.
+
+    ``mean``, ``second`` and ``var`` are None, and ``partials`` empty, where f
+    is outside the algebra and ``surrogate`` stands in.
+
+    Attributes:
+        rule: the rule derived.
+        mean, second, var: E f, E f^2 and Var f, expanded.
+        partials: ``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar``.
+        degree: d with f(c x) = c^d f(x) for c > 0, else None.
+        parity: +1 for even f, -1 for odd, else None.
+        kinks: breakpoints of f, from left to right.
+        is_piecewise_polynomial: whether every piece of f is a polynomial.
+        surrogate: the rule's surrogate, where it is needed.
+        pieces: f resolved into its pieces.
+        checks: each identity checked -> how it was decided.
+    """
+
+    rule: Rule
+    mean: Expr | None
+    second: Expr | None
+    var: Expr | None
+    partials: Mapping[str, Expr] = field(hash=False)
+    degree: Expr | None
+    parity: int | None
+    kinks: tuple[Expr, ...]
+    is_piecewise_polynomial: bool
+    surrogate: ScaleMixture | None
+    pieces: Pieces
+    checks: Mapping[str, Proof] = field(hash=False)
+
+
+def derive(rule: Rule) -> Derivation:
+    """Moments of ``rule`` in closed form, checked against Stein's identities and the author's own formulas.
+
+    Raises:
+        BuildError: if f is outside the algebra and has no surrogate, a moment diverges, or a formula of the author's
+            is wrong (with the point where it is worst).
+
+    >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
+    Phi(mu/sqrt(v))
+    """
+    try:
+        pieces = split(rule.f, rule.parameters)
+    except PiecesError as error:
+        raise BuildError(rule.name, "derive", f"f is outside the algebra: {error.cause}", error.expression) from error
+    facts = {
+        "degree": pieces.degree,
+        "parity": pieces.parity,
+        "kinks": pieces.kinks,
+        "is_piecewise_polynomial": pieces.is_polynomial,
+        "pieces": pieces,
+    }
+    family: ModuleType = {"normal": normal, "logistic": logistic}[rule.input]
+    try:
+        mean = family.expectation(pieces)
+        second = family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
+    except normal.DivergentError as error:
+        raise BuildError(rule.name, "derive", error.cause, error.expression) from error
+    except normal.AlgebraError as error:
+        if rule.surrogate is None:
+            raise BuildError(
+                rule.name, "derive", f"f is {error.cause}, and the rule gives no surrogate", error.expression
+            ) from error
+        return Derivation(rule, None, None, None, {}, surrogate=rule.surrogate, checks={}, **facts)  # type: ignore[arg-type]
+    var = sympy.expand(second - mean**2)
+    partials = {
+        "dmean_dmu": _differentiate(mean, mu),
+        "dmean_dvar": _differentiate(mean, v),
+        "dvar_dmu": _differentiate(var, mu),
+        "dvar_dvar": _differentiate(var, v),
+    }
+    checks: dict[str, Proof] = {}
+    if rule.input == "normal":
+        _check_stein(rule, pieces, mean, second, checks)
+    _check_author(rule, {"mean": mean, "var": var, **partials}, checks)
+    return Derivation(rule, mean, second, var, partials, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]
+
+
+def _differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
+    return sympy.expand(sympy.diff(expr, symbol))
+
+
+def _check_stein(rule: Rule, pieces: Pieces, mean: Expr, second: Expr, checks: dict[str, Proof]) -> None:
+    """dE g/dmu = E g' and dE g/dv = E g''/2 for g = f and f^2, jumps included."""
+    for name, moment, power in (("mean", mean, 1), ("second", second, 2)):
+        g = pieces.map(lambda e, n=power: sympy.expand(e**n))  # type: ignore[misc]
+        for symbol, order in ((mu, 1), (v, 2)):
+            identity = f"d{name}_d{'mu' if order == 1 else 'var'} by Stein"
+            stein = expectation_of_derivative(g, order) * Rational(1, order)
+            outcome = prove(sympy.diff(moment, symbol), stein, rule.parameters)
+            if isinstance(outcome, Counterexample):
+                raise BuildError(rule.name, "derive", f"{identity} fails {outcome}; a defect of derive", moment)
+            checks[identity] = outcome
+
+
+def expectation_of_derivative(g: Pieces, order: int) -> Expr:
+    """E g' (order 1) or E g'' (order 2) in the sense of distributions: jumps at breakpoints weigh the density."""
+    smooth = normal.expectation(g.map(lambda e: sympy.diff(e, x, order)))
+    for left, right in itertools.pairwise(g):
+        jump = _jump(left, right, 0)
+        if order == 1:
+            smooth += jump * normal.density(left.high)
+        else:
+            smooth += _jump(left, right, 1) * normal.density(left.high) - jump * normal.density(left.high, 1)
+    return smooth
+
+
+def _jump(left: Piece, right: Piece, order: int) -> Expr:
+    step: Callable[[Expr], Expr] = lambda e: sympy.diff(e, x, order).subs(x, left.high)  # noqa: E731
+    return sympy.expand(step(right.expr) - step(left.expr))
+
+
+def _check_author(rule: Rule, derived: Mapping[str, Expr], checks: dict[str, Proof]) -> None:
+    """Prove or refute the closed forms that the rule's author gives."""
+    given = {"mean": rule.mean, "var": rule.var, **rule.partials}
+    for what, expression in given.items():
+        if expression is None:
+            continue
+        outcome = prove(expression, derived[what], rule.parameters)
+        if isinstance(outcome, Counterexample):
+            cause = f"the rule's {what} is wrong, worst {outcome} derived"
+            raise BuildError(rule.name, "derive", cause, expression)
+        checks[f"{what} by the rule's author"] = outcome
+
+

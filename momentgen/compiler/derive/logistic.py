@@ -1,0 +1,73 @@
+"""Moments under a logistic input, for piecewise polynomials.
+
+With mean mu and scale s = sqrt(3 v)/pi, integrating the tail 1/(1 + e^((x-mu)/s))
+n times from b on gives E[(X - b)_+^n] = -n! s^n Li_n(-e^((mu-b)/s)), where
+-Li_0(-e^y) = S(y) and -Li_1(-e^y) = log(1 + e^y).  A piecewise polynomial is a
+polynomial and, at every breakpoint, such powers.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import sympy
+from sympy import Expr, Integer, exp, factorial, log, pi, polylog, sqrt
+
+from momentgen.compiler.derive.normal import AlgebraError
+from momentgen.compiler.pieces import Pieces
+from momentgen.symbols import S, mu, v, x
+
+__all__ = ["density", "expectation", "scale"]
+
+scale: Expr = sqrt(3 * v) / pi
+
+
+def density(point: Expr, order: int = 0) -> Expr:
+    """Density of the logistic distribution with mean mu and variance v at ``point``, or its derivative there."""
+    y = (mu - point) / scale
+    value = S(y) * (1 - S(y)) / scale
+    return value if order == 0 else value * (2 * S(y) - 1) / scale
+
+
+def expectation(pieces: Pieces) -> Expr:
+    """E g(X) for X logistic with mean ``mu`` and variance ``v``.
+
+    Raises:
+        AlgebraError: if a piece is no polynomial.
+
+    >>> from momentgen.compiler.pieces import split
+    >>> expectation(split(sympy.Max(x, 0)))
+    sqrt(3)*sqrt(v)*log(exp(sqrt(3)*pi*mu/(3*sqrt(v))) + 1)/pi
+    """
+    for piece in pieces:
+        if not piece.expr.is_polynomial(x):
+            raise AlgebraError("outside the algebra of a logistic input (piecewise polynomial)", piece.expr)
+    first, *_ = pieces
+    total: Expr = Integer(0)
+    leading = sympy.Poly(first.expr, x)
+    for (n,), coefficient in leading.terms():
+        total += coefficient * _moment(n)
+    for left, right in itertools.pairwise(pieces):
+        jump = sympy.Poly(sympy.expand((right.expr - left.expr).subs(x, x + left.high)), x)
+        for (n,), coefficient in jump.terms():
+            total += coefficient * _tail(n, left.high)
+    return sympy.expand(total)
+
+
+def _moment(n: int) -> Expr:
+    """E X^n, from the central moments E[(X - mu)^k] = (pi s)^k (2^k - 2) |B_k| for even k."""
+    total: Expr = Integer(0)
+    for k in range(0, n + 1, 2):
+        central = Integer(1) if k == 0 else (pi * scale) ** k * (2**k - 2) * abs(sympy.bernoulli(k))
+        total += sympy.binomial(n, k) * mu ** (n - k) * central
+    return total
+
+
+def _tail(n: int, point: Expr) -> Expr:
+    """E[(X - point)_+^n]."""
+    y = (mu - point) / scale
+    if n == 0:
+        return S(y)
+    if n == 1:
+        return scale * log(1 + exp(y))
+    return -factorial(n) * scale**n * polylog(n, -exp(y))

@@ -1,0 +1,385 @@
+"""The rule language: one activation as data.
+
+A rule file defines one module-level ``rule``: the activation ``f`` as a sympy
+expression in ``x``, its parameters, the accuracy wanted, and, where the author
+has them, closed forms and approximations.  No algorithm lives in a rule.  This
+module is what rule files import and what loads and checks them; the compiler
+takes it from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import sympy
+from sympy import Expr, Symbol
+
+from momentgen.errors import RuleError
+from momentgen.rule_files import RuleSource, check_name, load_rule_sources
+from momentgen.symbols import Phi, S, a, mu, phi, sigma, v, x
+
+__all__ = [
+    "Accuracy",
+    "Fitted",
+    "Formula",
+    "InputBox",
+    "Parameter",
+    "Phi",
+    "Rule",
+    "S",
+    "ScaleMixture",
+    "a",
+    "load_rules",
+    "mu",
+    "phi",
+    "sigma",
+    "v",
+    "x",
+]
+
+PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+INPUTS = ("normal", "logistic")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scalar parameter of an activation.
+
+    Args:
+        name: an identifier, used as the keyword argument of the generated op.
+        default: value when the caller gives none; required.
+        low, high: closed range of values allowed; infinite where unbounded.
+        doc: one line for the op's documentation.
+
+    >>> slope = Parameter("negative_slope", default=0.01, low=0, high=1)
+    >>> slope.symbol.is_nonnegative
+    True
+    """
+
+    name: str
+    default: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    doc: str = ""
+
+    @property
+    def symbol(self) -> Symbol:
+        """The parameter in formulas: real, and as positive as its range says."""
+        if self.low > 0:
+            return Symbol(self.name, positive=True)
+        if self.low == 0:
+            return Symbol(self.name, nonnegative=True)
+        return Symbol(self.name, real=True)
+
+
+@dataclass(frozen=True)
+class InputBox:
+    """A region of inputs: ``mu`` and ``v`` each in a closed interval."""
+
+    mu: tuple[float, float] = (-math.inf, math.inf)
+    v: tuple[float, float] = (0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What the generated float32 code is asked to reach.
+
+    Either goals in ulp, one a variant, for outputs and partials alike; or
+    absolute goals for ``mean`` and ``var`` everywhere, and a relative one for
+    ``var`` inside ``var_rel_domain``.
+    """
+
+    ulp: Mapping[str, float] = field(default_factory=dict, hash=False)
+    mean_abs: float | None = None
+    var_abs: float | None = None
+    var_rel: float | None = None
+    var_rel_domain: InputBox | None = None
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A variant in closed form: mean and variance in ``mu``, ``v`` and the parameters."""
+
+    mean: Expr
+    var: Expr
+    citation: str = ""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A variant with free numbers that the compiler fits.
+
+    Args:
+        var: the variance, in ``mu``, ``v``, the parameters and the free symbols.
+        free: name of each free symbol -> the interval to search.
+        mean: the mean; None for the exact one.
+        objective: ``max_kl``: minimise the maximum over ``domain`` of KL(N(m, exact var) || N(m, fitted var)).
+        domain: (variable, low, high); the variable is ``a``.
+        at: parameter values to fit at (default values for those not named).
+    """
+
+    var: Expr
+    free: Mapping[str, tuple[float, float]] = field(hash=False)
+    mean: Expr | None = None
+    objective: Literal["max_kl"] = "max_kl"
+    domain: tuple[str, float, float] = ("a", -10.0, 10.0)
+    at: Mapping[str, float] = field(default_factory=dict, hash=False)
+    citation: str = ""
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """A surrogate for a sigmoid: sum_i p_i Phi(s_i x) with ``terms`` terms.
+
+    Smoothing by a Gaussian keeps the form and cannot enlarge the sup-error, so
+    one bound holds for every (mu, v).
+
+    Args:
+        of: what is replaced; ``"logistic"`` stands for ``S(x)``.
+        terms: how many terms to fit.
+        sup_error: bound the fit must prove.
+    """
+
+    of: Expr | str
+    terms: int
+    sup_error: float
+    citation: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One activation, checked when it is made.
+
+    Args:
+        name: an identifier equal to the stem of the rule's file.
+        f: the activation, in ``x`` and the parameters' symbols.
+        parameters: in the order of the op's signature.
+        input: distribution of the input, given its mean ``mu`` and variance ``v``.
+        mean, var, partials: closed forms by the author; the compiler proves or refutes them.
+        variants: name -> :class:`Formula` or :class:`Fitted`; ``exact`` is always there.
+        surrogate: stands in for an ``f`` outside the closed algebra.
+        accuracy: what is asked of the generated code.
+        citation, doc: where the rule comes from, and one line on what it is.
+        digest: SHA-256 of the rule file, set by :func:`load_rules`.
+
+    Raises:
+        RuleError: saying what is wrong, and in which expression.
+
+    >>> Rule("relu", f=sympy.Max(x, 0)).f
+    Max(0, x)
+    """
+
+    name: str
+    f: Expr
+    parameters: tuple[Parameter, ...] = ()
+    input: str = "normal"
+    mean: Expr | None = None
+    var: Expr | None = None
+    partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Formula | Fitted] = field(default_factory=dict, hash=False)
+    surrogate: ScaleMixture | None = None
+    accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0})
+    citation: str = ""
+    doc: str = ""
+    digest: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, str(self.name))
+        _Checker(self).check()
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Default value of every parameter."""
+        return {p.name: float(p.default) for p in self.parameters if p.default is not None}
+
+
+class _Checker:
+    """All that can be wrong with a rule by itself."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def error(self, cause: str, expression: object | None = None) -> RuleError:
+        return RuleError(self.rule.name, cause, expression)
+
+    def check(self) -> None:
+        rule = self.rule
+        if not isinstance(rule.parameters, tuple) or not all(isinstance(p, Parameter) for p in rule.parameters):
+            raise self.error(f"parameters must be a tuple of Parameter, got {rule.parameters!r}")
+        if rule.input not in INPUTS:
+            raise self.error(f"input must be one of {', '.join(INPUTS)}, got {rule.input!r}")
+        names = [p.name for p in rule.parameters]
+        if len(set(names)) < len(names):
+            raise self.error(f"parameter names must differ, got {', '.join(names)}")
+        for parameter in rule.parameters:
+            self.check_parameter(parameter)
+        symbols = [p.symbol for p in rule.parameters]
+        self.check_expression("f", rule.f, [x, *symbols])
+        moments = [mu, v, *symbols]
+        for what, expression in (("mean", rule.mean), ("var", rule.var)):
+            if expression is not None:
+                self.check_expression(what, expression, moments)
+        for key, expression in self.mapping("partials", rule.partials):
+            if key not in PARTIALS:
+                raise self.error(f"partials must be named {', '.join(PARTIALS)}, got {key!r}")
+            self.check_expression(key, expression, moments)
+        for key, variant in self.mapping("variants", rule.variants):
+            self.check_variant(key, variant, moments)
+        if rule.surrogate is not None:
+            self.check_surrogate(rule.surrogate, symbols)
+        self.check_accuracy(rule.accuracy)
+
+    def mapping(self, what: str, value: Any) -> Iterable[tuple[Any, Any]]:
+        if not isinstance(value, Mapping):
+            raise self.error(f"{what} must be a dict, got {value!r}")
+        return value.items()
+
+    def check_parameter(self, p: Parameter) -> None:
+        check_name(p.name, f"{self.rule.name}, parameter {p.name}")
+        if p.name in {"x", "mu", "v", "mean", "var", "variant"}:
+            raise self.error(f"parameter name {p.name!r} is taken by the op's own arguments")
+        if p.default is None:
+            raise self.error(f"parameter {p.name} has no default")
+        for what in ("default", "low", "high"):
+            value = getattr(p, what)
+            if isinstance(value, bool) or not isinstance(value, (int, float, sympy.Number)) or value != value:
+                raise self.error(f"parameter {p.name}: {what} must be a number, got {value!r}")
+        if p.low > p.high:
+            raise self.error(f"parameter {p.name}: low = {p.low} exceeds high = {p.high}")
+        if not p.low <= p.default <= p.high or not math.isfinite(p.default):
+            raise self.error(f"parameter {p.name}: default {p.default} is outside its range [{p.low}, {p.high}]")
+
+    def check_expression(self, what: str, value: Any, allowed: Iterable[Symbol]) -> None:
+        if not isinstance(value, Expr):
+            hint = "; wrap a number in sympy.Integer or Rational" if isinstance(value, (int, float)) else ""
+            raise self.error(f"{what} must be a sympy expression, got {type(value).__name__}{hint}", value)
+        if value.has(sympy.nan, sympy.zoo):
+            raise self.error(f"{what} is undefined", value)
+        known = set(allowed)
+        for symbol in sorted(value.free_symbols - known, key=str):
+            same = [k for k in known if str(k) == str(symbol)]
+            cause = (
+                f"symbol {symbol} has other assumptions than the rule's own: import it, or use Parameter.symbol"
+                if same
+                else f"unknown symbol {symbol}; known are {', '.join(sorted(map(str, known)))}"
+            )
+            raise self.error(f"{what}: {cause}", value)
+        for call in value.atoms(sympy.core.function.AppliedUndef):
+            raise self.error(f"{what}: unknown function {call.func}", value)
+
+    def check_variant(self, name: Any, variant: Any, moments: list[Symbol]) -> None:
+        check_name(name, f"{self.rule.name}, variant {name}")
+        if name in ("exact", "tight"):
+            raise self.error(f"variant name {name!r} is reserved for the compiler's own")
+        if isinstance(variant, Formula):
+            self.check_expression(f"variant {name}, mean", variant.mean, moments)
+            self.check_expression(f"variant {name}, var", variant.var, moments)
+            return
+        if not isinstance(variant, Fitted):
+            raise self.error(f"variant {name}: expected a Formula or a Fitted, got {type(variant).__name__}")
+        if variant.mean is not None:
+            self.check_expression(f"variant {name}, mean", variant.mean, moments)
+        if not isinstance(variant.free, Mapping) or not variant.free:
+            raise self.error(f"variant {name}: free must map each free symbol to its interval, got {variant.free!r}")
+        for symbol, interval in variant.free.items():
+            if not (isinstance(interval, tuple) and len(interval) == 2 and interval[0] < interval[1]):
+                raise self.error(f"variant {name}: {symbol} needs an interval (low, high), got {interval!r}")
+        free = [s for s in variant.var.free_symbols if str(s) in variant.free]
+        for symbol in sorted(set(variant.free) - {str(s) for s in free}):
+            raise self.error(f"variant {name}: free symbol {symbol} does not occur in var", variant.var)
+        self.check_expression(f"variant {name}, var", variant.var, [*moments, *free])
+        if variant.objective != "max_kl":
+            raise self.error(f"variant {name}: unknown objective {variant.objective!r}, expected max_kl")
+        if not (len(variant.domain) == 3 and variant.domain[0] == "a" and variant.domain[1] < variant.domain[2]):
+            raise self.error(f"variant {name}: domain must be ('a', low, high), got {variant.domain!r}")
+        known = {p.name: p for p in self.rule.parameters}
+        for key, value in variant.at.items():
+            if key not in known:
+                raise self.error(f"variant {name}: at names the unknown parameter {key!r}")
+            if not known[key].low <= value <= known[key].high:
+                raise self.error(f"variant {name}: at {key} = {value} is outside its range")
+
+    def check_surrogate(self, surrogate: Any, symbols: list[Symbol]) -> None:
+        if not isinstance(surrogate, ScaleMixture):
+            raise self.error(f"surrogate must be a ScaleMixture, got {type(surrogate).__name__}")
+        if isinstance(surrogate.of, str):
+            if surrogate.of != "logistic":
+                raise self.error(f"surrogate: of must be 'logistic' or an expression, got {surrogate.of!r}")
+        else:
+            self.check_expression("surrogate", surrogate.of, [x, *symbols])
+        if not isinstance(surrogate.terms, int) or not 1 <= surrogate.terms <= 32:
+            raise self.error(f"surrogate: terms must be a whole number from 1 to 32, got {surrogate.terms!r}")
+        if not surrogate.sup_error > 0:
+            raise self.error(f"surrogate: sup_error must be positive, got {surrogate.sup_error!r}")
+
+    def check_accuracy(self, goal: Any) -> None:
+        if not isinstance(goal, Accuracy):
+            raise self.error(f"accuracy must be an Accuracy, got {type(goal).__name__}")
+        goals = {**{f"ulp[{k}]": w for k, w in self.mapping("accuracy.ulp", goal.ulp)}}
+        goals |= {k: getattr(goal, k) for k in ("mean_abs", "var_abs", "var_rel") if getattr(goal, k) is not None}
+        if not goals:
+            raise self.error("accuracy states no goal: give ulp or mean_abs and var_abs")
+        for key, value in goals.items():
+            if not value > 0:
+                raise self.error(f"accuracy: {key} must be positive, got {value!r}")
+        if (goal.var_rel is None) != (goal.var_rel_domain is None):
+            raise self.error("accuracy: var_rel and var_rel_domain go together")
+
+
+def load_rules(path: str | Path) -> tuple[Rule, ...]:
+    """Load and check every rule under ``path``, a directory or one file; sorted by name.
+
+    Raises:
+        RuleError: for the first file at fault: a syntax error (with its line), an error on import, no ``rule`` or
+            several, a wrong rule, a name used twice or unlike its file's.
+    """
+    sources = load_rule_sources(path)
+    loaded = [(source, _load(source)) for source in sources]
+    first: dict[str, RuleSource] = {}
+    for source, rule in loaded:
+        if rule.name in first:
+            raise RuleError(rule.name, f"duplicate name: {first[rule.name].path.name} and {source.path.name} use it")
+        first[rule.name] = source
+    for source, rule in loaded:
+        if rule.name != source.name:
+            raise RuleError(rule.name, f"the file {source.path.name} must define a rule named {source.name!r}")
+    return tuple(rule for _, rule in loaded)
+
+
+def _load(source: RuleSource) -> Rule:
+    namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
+    try:
+        exec(compile(source.path.read_bytes(), str(source.path), "exec"), namespace)
+    except RuleError:
+        raise
+    except SyntaxError as error:
+        text = error.text.strip() if error.text else None
+        raise RuleError(source.name, f"syntax error, {source.path.name} line {error.lineno}: {error.msg}", text) from error
+    except (Exception, SystemExit) as error:
+        line = _line_of(error, str(source.path))
+        cause = f"{source.path.name}{line} cannot be imported: {type(error).__name__}: {error}"
+        raise RuleError(source.name, cause) from error
+    if "rule" not in namespace:
+        raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")
+    rule = namespace["rule"]
+    if not isinstance(rule, Rule):
+        raise RuleError(source.name, f"`rule` must be a momentgen.rule.Rule, got {type(rule).__name__}")
+    others = [k for k, value in namespace.items() if isinstance(value, Rule) and value is not rule]
+    if others:
+        raise RuleError(source.name, f"{source.path.name} must define one rule, got also {', '.join(sorted(others))}")
+    return dataclasses.replace(rule, digest=source.sha256)
+
+
+def _line_of(error: BaseException, filename: str) -> str:
+    """Where in the rule file ``error`` came up, as `` line N``."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == filename:
+            line = f" line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

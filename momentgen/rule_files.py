@@ -1,0 +1,65 @@
+"""Finding rule files and their digests, with the standard library alone.
+
+A build that has nothing to do must say so in a blink, so this module imports
+neither sympy nor the rules themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+from pathlib import Path
+from typing import NamedTuple
+
+from momentgen.errors import RuleError
+
+__all__ = ["RuleSource", "check_name", "load_rule_sources"]
+
+
+class RuleSource(NamedTuple):
+    """A rule file: the name it must define, where it lies, the SHA-256 of its bytes (hex)."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+def check_name(name: object, where: str) -> None:
+    """Check that ``name`` can name a rule.
+
+    Raises:
+        RuleError: if it is no identifier, a Python keyword, or starts with an underscore.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise RuleError(
+            where, f"a rule's name must be a Python identifier, no keyword, not starting with _; got {name!r}"
+        )
+
+
+def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
+    """Rule files under ``path``: every ``NAME.py`` of a directory not starting with ``_``, sorted; or the one file.
+
+    Raises:
+        RuleError: if ``path`` does not exist, is a directory without rules, is no Python file, cannot be read, or a
+            file's name cannot name a rule.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(p for p in path.glob("*.py") if not p.name.startswith("_"))
+        if not files:
+            raise RuleError(str(path), "expected a directory with rule files NAME.py, found none")
+    elif path.suffix == ".py" and path.is_file():
+        files = [path]
+    elif path.exists():
+        raise RuleError(str(path), "expected a directory of rules or one rule file NAME.py")
+    else:
+        raise RuleError(str(path), "expected a directory of rules or one rule file, but it does not exist")
+    sources = []
+    for file in files:
+        check_name(file.stem, str(file))
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise RuleError(str(file), f"cannot be read: {error.strerror or error}") from error
+        sources.append(RuleSource(file.stem, file, hashlib.sha256(data).hexdigest()))
+    return tuple(sources)

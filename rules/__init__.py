@@ -1,0 +1,1 @@
+"""Rules of the activations: data and citations, one a file."""
