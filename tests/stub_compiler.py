@@ -1,0 +1,53 @@
+"""A compiler that takes no time, for tests of what happens around it.
+
+A stub rule file is plain text: each line is a word the stub obeys.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from momentgen.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    bounds: dict[str, str]
+    operations: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    rule: str
+    files: dict[str, str]
+    variants: tuple[Variant, ...]
+
+
+def compile_stub(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
+    """Files that depend on the text of the rule alone, unless it says to fail."""
+    words = path.read_text().split()
+    progress("derive")
+    if "fail" in words:
+        raise BuildError(rule, "derive", "the integral diverges", "exp(x**2)")
+    if "defect" in words:
+        raise ZeroDivisionError("a defect")
+    if "die" in words:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "slow" in words:
+        (path.parent / f"{rule}.started").touch()
+        time.sleep(60)
+    progress("emit")
+    files = {
+        "__init__.py": f'"""The op {rule}."""\n\n{rule} = {words!r}\n',
+        "exact.c": f"/* {rule} {words} */\n",
+        "exact.json": "{}\n",
+    }
+    return Compiled(
+        rule, files, (Variant("exact", {"mean": "2.5 ulp", "var": "3 ulp"}, {"forward": 120, "backward": 150}),)
+    )

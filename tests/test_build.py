@@ -1,0 +1,389 @@
+"""A build is incremental, atomic, deterministic, and survives what happens to it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stub_compiler import compile_stub
+
+from momentgen.build import BuildResult, Reporter, build, check
+from momentgen.errors import BuildError, MomentgenError, RuleError
+from momentgen.output import Manifest, Output, VariantSummary
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    for name in ("relu", "abs", "heaviside"):
+        (folder / f"{name}.py").write_text(name)
+    return folder
+
+
+def run(rules: Path, **options: object) -> BuildResult:
+    return build(rules, compiler=compile_stub, **{"jobs": 1, **options})  # type: ignore[arg-type]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def statuses(result: BuildResult) -> dict[str, str]:
+    return {rule.rule: rule.status for rule in result.rules}
+
+
+def kinds(rules: Path, **options: object) -> set[tuple[str, str]]:
+    return {(f.kind, f.path) for f in check(rules, **options)}  # type: ignore[arg-type]
+
+
+def test_builds_a_package_beside_the_rules_that_exports_every_op(rules: Path) -> None:
+    result = run(rules)
+    assert result.ok
+    assert result.output == rules.parent / "generated"
+    program = "import generated; print(generated.__all__, generated.relu, generated.abs)"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=rules.parent, check=True, capture_output=True, text=True
+    ).stdout
+    assert shown == "['abs', 'heaviside', 'relu'] ['relu'] ['abs']\n"
+
+
+def test_a_build_with_nothing_to_do_changes_nothing(rules: Path) -> None:
+    run(rules)
+    out = rules.parent / "generated"
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert set(statuses(run(rules)).values()) == {"fresh"}
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert kinds(rules) == set()
+
+
+def test_two_builds_are_byte_identical_whatever_the_number_of_jobs(rules: Path, tmp_path: Path) -> None:
+    run(rules, output=tmp_path / "one", jobs=1)
+    run(rules, output=tmp_path / "two", jobs=3)
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+def test_only_a_changed_rule_is_built_again(rules: Path) -> None:
+    run(rules)
+    (rules / "abs.py").write_text("abs changed")
+    assert kinds(rules) == {("stale", "abs")}
+    assert statuses(run(rules)) == {"abs": "built", "heaviside": "fresh", "relu": "fresh"}
+    assert kinds(rules) == set()
+
+
+def test_a_changed_compiler_makes_every_rule_stale(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(rules)
+    monkeypatch.setattr("momentgen.build.compiler_digest", lambda: "another")
+    assert kinds(rules) == {("stale", "abs"), ("stale", "heaviside"), ("stale", "relu")}
+    assert set(statuses(run(rules)).values()) == {"built"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        (lambda out: (out / "relu/exact.c").write_text("edited"), ("touched", "relu/exact.c")),
+        (lambda out: (out / "relu/exact.json").write_text("{"), ("touched", "relu/exact.json")),
+        (lambda out: (out / "relu/exact.c").unlink(), ("missing", "relu/exact.c")),
+        (lambda out: (out / "relu/manifest.json").unlink(), ("missing", "relu/manifest.json")),
+        (lambda out: (out / "relu/manifest.json").write_bytes(b"\xff{"), ("touched", "relu/manifest.json")),
+        (lambda out: (out / "relu/manifest.json").write_text("[1]"), ("touched", "relu/manifest.json")),
+        (lambda out: (out / "relu").rename(out.parent / "elsewhere"), ("missing", "relu")),
+        (lambda out: (out / "relu/extra.c").write_text(""), ("orphan", "relu/extra.c")),
+        (lambda out: (out / "__init__.py").unlink(), ("missing", "__init__.py")),
+        (lambda out: (out / ".new-relu").mkdir(), ("orphan", ".new-relu")),
+    ],
+)
+def test_check_finds_damage_and_a_build_mends_it(rules: Path, damage, finding) -> None:  # type: ignore[no-untyped-def]
+    run(rules)
+    out = rules.parent / "generated"
+    before = snapshot(out)
+    damage(out)
+    assert finding in kinds(rules)
+    run(rules)
+    assert snapshot(out) == before
+    assert kinds(rules) == set()
+
+
+def test_an_edited_bound_in_a_manifest_is_found(rules: Path) -> None:
+    run(rules)
+    manifest = rules.parent / "generated/relu/manifest.json"
+    manifest.write_text(manifest.read_text().replace("2.5 ulp", "0.5 ulp"))
+    assert kinds(rules) == {("touched", "relu/manifest.json")}
+
+
+def test_the_output_of_a_removed_rule_is_an_orphan_and_goes_with_the_next_build(rules: Path) -> None:
+    run(rules)
+    (rules / "abs.py").unlink()
+    assert kinds(rules) == {("orphan", "abs"), ("touched", "__init__.py")}
+    assert run(rules).removed == ("abs",)
+    assert not (rules.parent / "generated/abs").exists()
+    assert kinds(rules) == set()
+
+
+def test_what_momentgen_did_not_write_is_reported_but_never_removed(rules: Path) -> None:
+    run(rules)
+    mine = rules.parent / "generated/notes.txt"
+    mine.write_text("mine")
+    assert kinds(rules) == {("orphan", "notes.txt")}
+    assert run(rules).strangers == ("notes.txt",)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_rule_keeps_its_old_output_and_the_others_are_built(rules: Path, jobs: int) -> None:
+    run(rules)
+    out = rules.parent / "generated"
+    old = snapshot(out / "abs")
+    (rules / "abs.py").write_text("abs fail")
+    (rules / "relu.py").write_text("relu changed")
+    (rules / "tanh.py").write_text("tanh fail")
+    result = run(rules, jobs=jobs)
+    assert not result.ok
+    assert statuses(result) == {"abs": "failed", "heaviside": "fresh", "relu": "built", "tanh": "failed"}
+    assert str(result.rules[0].error) == "rule abs, stage derive: the integral diverges in `exp(x**2)`"
+    assert snapshot(out / "abs") == old
+    assert "abs" in (out / "__init__.py").read_text()
+    assert "tanh" not in (out / "__init__.py").read_text()
+    assert kinds(rules) == {("stale", "abs"), ("missing", "tanh")}
+
+
+def test_a_defect_of_the_compiler_is_named_with_its_stage_and_keeps_its_traceback(rules: Path) -> None:
+    (rules / "abs.py").write_text("defect")
+    result = run(rules).rules[0]
+    assert isinstance(result.error, BuildError)
+    assert (result.error.rule, result.error.stage) == ("abs", "derive")
+    assert "ZeroDivisionError: a defect" in result.defect
+
+
+def test_a_worker_that_dies_takes_no_other_rule_with_it(rules: Path) -> None:
+    (rules / "abs.py").write_text("die")
+    result = run(rules, jobs=2)
+    assert statuses(result) == {"abs": "failed", "heaviside": "built", "relu": "built"}
+    assert "worker process died" in str(result.rules[0].error)
+
+
+def test_stages_of_workers_are_reported(rules: Path) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Listener(Reporter):
+        def stage(self, rule: str, stage: str) -> None:
+            told.append((rule, stage))
+
+    run(rules, jobs=2, reporter=Listener())
+    assert set(told) == {(rule, stage) for rule in ("abs", "heaviside", "relu") for stage in ("derive", "emit")}
+
+
+def test_only_builds_one_rule_and_keeps_the_others(rules: Path) -> None:
+    run(rules)
+    for name in ("abs", "relu"):
+        (rules / f"{name}.py").write_text("changed")
+    assert statuses(run(rules, only="abs")) == {"abs": "built"}
+    assert kinds(rules) == {("stale", "relu")}
+    assert kinds(rules, only="abs") == set()
+
+
+def test_only_with_an_unknown_name_lists_the_names(rules: Path) -> None:
+    with pytest.raises(RuleError, match="there are: abs, heaviside, relu"):
+        run(rules, only="gelu")
+
+
+def test_rules_that_are_not_there_are_an_error_that_creates_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.py").touch()
+    for name in ("absent", "empty", "file.py"):
+        with pytest.raises(RuleError, match=name):
+            run(tmp_path / name, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rules_and_output_must_be_different_directories(rules: Path) -> None:
+    with pytest.raises(MomentgenError, match="another directory"):
+        run(rules, output=rules)
+
+
+def test_an_output_directory_that_cannot_be_made_is_named(rules: Path) -> None:
+    with pytest.raises(MomentgenError, match=r"output directory .*relu.py/out: cannot be made: Not a directory"):
+        run(rules, output=rules / "relu.py" / "out")
+
+
+def test_an_unwritable_output_directory_stops_the_build_before_any_work(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    out = rules.parent / "generated"
+    out.mkdir()
+    compiled: list[str] = []
+    monkeypatch.setattr(Output, "create", lambda self: None)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(MomentgenError, match="cannot be written: Permission denied"):
+        build(rules, jobs=1, compiler=lambda name, *_: compiled.append(name))  # type: ignore[arg-type,return-value,func-returns-value]
+    assert compiled == []
+
+
+def test_a_disk_that_fills_up_leaves_the_old_output_and_no_rubbish(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(rules)
+    out = rules.parent / "generated"
+    before = snapshot(out)
+    (rules / "abs.py").write_text("abs changed")
+    write_bytes = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if self.name == "exact.json":
+            write_bytes(self, data[:1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_bytes(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = run(rules)
+    assert "stage write" in str(result.rules[0].error)
+    assert "No space left on device" in str(result.rules[0].error)
+    assert snapshot(out) == before
+
+
+def test_a_directory_or_package_of_somebody_else_is_never_replaced(rules: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "relu").mkdir(parents=True)
+    (theirs / "relu/model.py").write_text("precious")
+    result = run(rules, output=theirs)
+    assert statuses(result)["relu"] == "failed"
+    assert (theirs / "relu/model.py").read_text() == "precious"
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("precious")
+    with pytest.raises(MomentgenError, match="not written by momentgen"):
+        run(rules, output=package)
+    assert snapshot(package) == {"__init__.py": b"precious"}
+
+
+def test_a_swap_that_was_cut_in_two_is_undone(rules: Path) -> None:
+    run(rules)
+    out = rules.parent / "generated"
+    before = snapshot(out)
+    (out / "relu").rename(out / ".old-relu")
+    (out / ".new-relu").mkdir()
+    (out / ".new-relu/exact.c").write_text("half")
+    assert statuses(run(rules))["relu"] == "fresh"
+    assert snapshot(out) == before
+
+
+_BUILD = (
+    "import sys; from pathlib import Path; from momentgen.build import build; from stub_compiler import compile_stub\n"
+)
+_BUILD += "if __name__ == '__main__': build(Path(sys.argv[1]), jobs=int(sys.argv[2]), compiler=compile_stub)\n"
+
+
+def start_build(rules: Path, jobs: int) -> subprocess.Popen[bytes]:
+    program = rules.parent / "run_build.py"
+    program.write_text(_BUILD)
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    command = [sys.executable, str(program), str(rules), str(jobs)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True)
+
+
+def until(condition) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def group_is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_build_leaves_whole_rules_no_processes_and_a_free_lock(rules: Path, jobs: int) -> None:
+    run(rules)
+    out = rules.parent / "generated"
+    old = snapshot(out / "relu")
+    (rules / "relu.py").write_text("slow")
+    (rules / "heaviside.py").write_text("slow")
+    process = start_build(rules, jobs)
+    until((rules / "heaviside.started").exists)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: group_is_gone(process.pid))
+    assert snapshot(out / "relu") == old
+    (rules / "relu.py").write_text("relu")
+    (rules / "heaviside.py").write_text("heaviside")
+    run(rules)
+    assert kinds(rules) == set()
+
+
+def test_concurrent_builds_wait_for_each_other(rules: Path) -> None:
+    (rules / "relu.py").write_text("slow")
+    process = start_build(rules, 1)
+    until((rules / "relu.started").exists)
+    (rules / "relu.py").write_text("relu")
+    waited: list[Path] = []
+
+    class Listener(Reporter):
+        def waiting(self, output: Path) -> None:
+            waited.append(output)
+            process.kill()
+
+    result = run(rules, reporter=Listener())
+    process.wait()
+    assert waited == [rules.parent / "generated"]
+    assert result.ok
+    assert kinds(rules) == set()
+
+
+def test_no_worker_outlives_a_build(rules: Path) -> None:
+    run(rules, jobs=2)
+    assert multiprocessing.active_children() == []
+
+
+_names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+_variants = st.builds(
+    VariantSummary,
+    name=_names,
+    bounds=st.dictionaries(_names, st.text()),
+    operations=st.dictionaries(_names, st.integers(0, 2**40)),
+)
+_manifests = st.builds(
+    Manifest,
+    rule=_names,
+    source=st.text(),
+    compiler=st.text(),
+    files=st.dictionaries(_names, st.text()),
+    variants=st.lists(_variants).map(tuple),
+)
+
+
+@given(_manifests)
+def test_a_manifest_survives_its_text(manifest: Manifest) -> None:
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@given(_manifests, st.data())
+def test_a_manifest_with_any_line_missing_or_cut_is_refused(manifest: Manifest, data: st.DataObject) -> None:
+    text = manifest.to_json()
+    cut = data.draw(st.integers(0, len(text) - 2))
+    with pytest.raises(ValueError, match=r"manifest|digest"):
+        Manifest.from_json(text[:cut])
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
+def test_any_other_json_is_no_manifest(value: object) -> None:
+    with pytest.raises(ValueError, match=r"manifest|digest"):
+        Manifest.from_json(json.dumps(value))

@@ -1,0 +1,133 @@
+"""The command line: what it prints, where, and the code it exits with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stub_compiler import compile_stub
+
+import momentgen
+from momentgen.build import build
+from momentgen.cli import main
+
+
+@pytest.fixture
+def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    for name in ("relu", "abs"):
+        (folder / f"{name}.py").write_text(name)
+    monkeypatch.setattr("momentgen.build._compile", compile_stub)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return folder
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["momentgen", *arguments])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    code = exit_info.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_build_prints_a_table_of_bounds_operations_and_time(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 0
+    shown = capsys.readouterr()
+    row = next(line for line in shown.out.splitlines() if "exact" in line)
+    assert [cell.strip() for cell in row.split("│")[1:5]] == ["abs", "exact", "mean 2.5 ulp, var 3 ulp", "120 / 150"]
+    assert "generated: 2 built, 0 fresh" in shown.out
+    assert shown.err == ""
+
+
+def test_a_second_build_says_that_all_is_fresh(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(monkeypatch, "build", "rules", "--jobs", "1")
+    assert command(monkeypatch, "build", "rules") == 0
+    assert "generated: 0 built, 2 fresh" in capsys.readouterr().out
+
+
+def test_a_failing_rule_gives_one_line_and_exit_code_1(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rules / "abs.py").write_text("fail")
+    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 1
+    shown = capsys.readouterr()
+    assert shown.err == "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
+    assert "generated: 1 built, 0 fresh" in shown.out
+
+
+def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(monkeypatch, "build", "rules", "--jobs", "1")
+    assert command(monkeypatch, "build", "rules", "--check") == 0
+    (rules / "abs.py").write_text("changed")
+    (rules.parent / "generated/relu/exact.c").write_text("edited")
+    (rules.parent / "generated/gelu").mkdir()
+    (rules.parent / "generated/relu/exact.json").unlink()
+    capsys.readouterr()
+    assert command(monkeypatch, "build", "rules", "--check") == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "stale   generated/abs: the rule file has changed since",
+        "touched generated/relu/exact.c: it is not as the build wrote it",
+        "missing generated/relu/exact.json: the build wrote it, it is gone",
+        "orphan  generated/gelu: no rule produces it",
+    ]
+    assert shown.err == "error: generated is not what `momentgen build rules` would write (4 finding(s))\n"
+
+
+def test_check_writes_nothing(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command(monkeypatch, "build", "rules", "--check") == 1
+    assert not (rules.parent / "generated").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("absent",), "error: rule absent: expected a directory of rules"),
+        (("rules", "--only", "gelu"), "error: rule gelu: no such rule in rules; there are: abs, relu\n"),
+        (("rules", "--out", "rules"), "error: output directory rules: expected another directory"),
+        (("rules", "--out", "rules/abs.py"), "error: output directory rules/abs.py: cannot be made: File exists\n"),
+    ],
+)
+def test_expected_errors_are_one_line_on_stderr(
+    rules: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    assert command(monkeypatch, "build", *arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(message)
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("arguments", [("build",), ("build", "rules", "--jobs", "0"), ("bild",)])
+def test_wrong_usage_exits_2(rules: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    assert command(monkeypatch, *arguments) == 2
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"momentgen {momentgen.__version__}\n"
+
+
+def test_a_build_with_nothing_to_do_imports_neither_the_compiler_nor_torch(rules: Path) -> None:
+    build(rules, jobs=1, compiler=compile_stub)
+    process = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "momentgen", "build", "rules"], capture_output=True, text=True
+    )
+    assert "0 built, 2 fresh" in process.stdout
+    imported = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
+    assert "momentgen.build" in imported
+    assert not imported & {"torch", "sympy", "numpy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule"}
