@@ -14,29 +14,13 @@ from hypothesis import strategies as st
 
 from momentgen.compiler.program import Builder, Op, Program, Type
 
-CORNERS = (
-    [
-        0.0,
-        1.0,
-        0.5,
-        2.0,
-        3.0,
-        1.5,
-        0.1,
-        1.0 / 3.0,
-        1e-3,
-        1e3,
-        1e10,
-        1e-10,
-        1e19,
-        1e-19,
-        2.0**24,
-        2.0**-24,
-        2.0**23 + 1.0,
-    ]
-    + [2.0**-126, 2.0**-149, 2.0**-127, 2.0**-126 - 2.0**-149, 2.0**-75, 2.0**64, 2.0**127, (2.0 - 2.0**-23) * 2.0**127]
-    + [1.0 + 2.0**-23, 1.0 - 2.0**-24, float("inf")]
-)
+# fmt: off
+CORNERS = [
+    0.0, 1.0, 0.5, 2.0, 3.0, 1.5, 0.1, 1.0 / 3.0, 1e-3, 1e3, 1e10, 1e-10, 1e19, 1e-19, 2.0**24, 2.0**-24, 2.0**23 + 1.0,
+    2.0**-126, 2.0**-149, 2.0**-127, 2.0**-126 - 2.0**-149, 2.0**-75, 2.0**64, 2.0**127, (2.0 - 2.0**-23) * 2.0**127,
+    1.0 + 2.0**-23, 1.0 - 2.0**-24, float("inf"),
+]
+# fmt: on
 INTEGERS = [0, 1, -1, 2, 7, 23, 127, 0x7FFFFFFF, -(2**31), 0x7F800000, 0x007FFFFF, 0x3F800000, -0x10000]
 
 _F32_OPS = [
@@ -117,7 +101,7 @@ def programs(operations: int = 40) -> st.SearchStrategy[Program]:
 
 
 def adversarial_inputs(n: int, seed: int = 0) -> dict[str, npt.NDArray[np.float32]]:
-    """Two arrays of ``n``: every pair of corners (NaN among them), then random bits, then moderate numbers, equal pairs."""
+    """Two arrays of ``n``: all pairs of corners and NaN, then random bits, moderate numbers, and equal pairs."""
     rng = np.random.default_rng(seed)
     corners = np.array([*CORNERS, float("nan")], np.float32)
     corners = np.concatenate([corners, -corners])

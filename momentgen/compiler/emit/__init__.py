@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from momentgen.compiler.emit.c import C_FLAGS, render_c
 from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit.triton import render_triton
 
-__all__ = ["C_FLAGS", "Header", "render_c"]
+__all__ = ["C_FLAGS", "Header", "render_c", "render_triton"]

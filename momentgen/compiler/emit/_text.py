@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from decimal import Decimal
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["LINE_LENGTH", "Names", "is_constant", "plain_decimal", "with_comment"]
+__all__ = ["LINE_LENGTH", "Names", "is_constant", "plain_decimal", "with_arguments", "with_comment"]
 
 LINE_LENGTH = 119
 _CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
@@ -40,6 +41,24 @@ def with_comment(code: str, comment: str | None, mark: str, indent: str = "    "
         return [line]
     above = textwrap.wrap(text, LINE_LENGTH - len(indent) - len(mark) - 1)
     return [*(f"{indent}{mark} {part}" for part in above), indent + code]
+
+
+def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[str]:
+    """``head(arguments)``, broken below the bracket where it is too long for a line."""
+    one_line = f"{head}({', '.join(arguments)}{end}"
+    if len(one_line) <= LINE_LENGTH:
+        return [one_line]
+    indent = " " * (len(head) + 1)
+    lines, current = [], f"{head}("
+    for position, argument in enumerate(arguments):
+        piece = argument + (end if position == len(arguments) - 1 else ",")
+        joined = current + (piece if current.endswith("(") else f" {piece}")
+        if len(joined) <= LINE_LENGTH or not current.strip():
+            current = joined
+        else:
+            lines.append(current)
+            current = indent + piece
+    return [*lines, current]
 
 
 class Names:

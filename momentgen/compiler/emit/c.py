@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_comment
+from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program, Type
 
@@ -191,21 +191,3 @@ def _kernel(program: Program) -> str:
         "}",
     ]
     return "\n".join(lines)
-
-
-def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[str]:
-    """``head(arguments)``, broken below the bracket where it is too long for a line."""
-    one_line = f"{head}({', '.join(arguments)}{end}"
-    if len(one_line) <= 119:
-        return [one_line]
-    indent = " " * (len(head) + 1)
-    lines, current = [], f"{head}("
-    for position, argument in enumerate(arguments):
-        piece = argument + (end if position == len(arguments) - 1 else ",")
-        joined = current + (piece if current.endswith("(") else f" {piece}")
-        if len(joined) <= 119 or not current.strip():
-            current = joined
-        else:
-            lines.append(current)
-            current = indent + piece
-    return [*lines, current]

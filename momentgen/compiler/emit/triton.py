@@ -1,0 +1,159 @@
+"""Rendering to Triton: one Python module a variant, with a device function and a kernel for each program.
+
+The device functions take and return float32 values, so that other kernels can
+inline them; the kernels load any float dtype, compute in float32 and round
+once on storing.  Only correctly rounded operations are written (``tl.fma``,
+``tl.div_rn``, ``tl.sqrt_rn``); launch with ``enable_fp_fusion=False``, so that
+none is contracted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_arguments, with_comment
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.program import Instruction, Op, Program
+
+__all__ = ["kernel_name", "render_triton"]
+
+_FORMAT = {
+    Op.ADD: "{} + {}",
+    Op.SUB: "{} - {}",
+    Op.MUL: "{} * {}",
+    # Triton's own / and sqrt are approximate.
+    Op.DIV: "tl.div_rn({}, {})",
+    Op.SQRT: "tl.sqrt_rn({})",
+    Op.FMA: "tl.fma({}, {}, {})",
+    # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
+    Op.NEG: "{} * -1.0",
+    Op.ABS: "tl.abs({})",
+    Op.LT: "{} < {}",
+    Op.LE: "{} <= {}",
+    Op.EQ: "{} == {}",
+    Op.AND: "{} & {}",
+    Op.OR: "{} | {}",
+    Op.NOT: "~{}",
+    Op.SELECT: "tl.where({}, {}, {})",
+    Op.F32_AS_I32: "{}.to(tl.int32, bitcast=True)",
+    Op.I32_AS_F32: "{}.to(tl.float32, bitcast=True)",
+    Op.IADD: "{} + {}",
+    Op.ISUB: "{} - {}",
+    Op.ISHL: "{} << {}",
+    Op.ISHR: "{} >> {}",
+    Op.IAND: "{} & {}",
+    Op.IOR: "{} | {}",
+}
+#: Triton 3.6 makes +0 of a literal -0.0.
+_MINUS_ZERO = 0x80000000
+
+
+def kernel_name(program: Program) -> str:
+    """Name of the elementwise kernel around the device function."""
+    return f"{program.name}_kernel"
+
+
+def render_triton(programs: Sequence[Program], header: Header) -> str:
+    """One Python module with the device function and the kernel of each program.
+
+    Args:
+        programs: verified programs of one variant, usually forward and backward.
+        header: the comment that opens the file.
+
+    Returns:
+        Source that defines, for each program, ``NAME(INPUT..., PARAM...)`` returning a value or a tuple of them, and
+        ``NAME_kernel(INPUT_ptr..., out_OUTPUT_ptr..., n, PARAM..., BLOCK: tl.constexpr)``; one program of the grid
+        does ``BLOCK`` of the ``n`` elements.
+
+    Raises:
+        ProgramError: if a program is not well formed.
+    """
+    names = [name for program in programs for name in (program.name, kernel_name(program))]
+    exported = ", ".join(f'"{name}"' for name in sorted(names))
+    listing = f"__all__ = [{exported}]"
+    if len(listing) > 119:
+        listing = "\n".join(["__all__ = [", *(f'    "{name}",' for name in sorted(names)), "]"])
+    parts = [f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n{listing}"]
+    for program in programs:
+        parts += [_device(program), _kernel(program)]
+    return "\n\n\n".join(parts) + "\n"
+
+
+def _inline(ins: Instruction) -> str | None:
+    """A constant that Triton keeps in 32 bits where it stands in an expression."""
+    if ins.op is Op.CONST_I32:
+        value = int(ins.value)
+        return str(value) if abs(value) < 1024 else hex(value)
+    if ins.op is Op.CONST_F32 and ins.bits != _MINUS_ZERO:
+        return plain_decimal(float(ins.value))
+    return None
+
+
+def _full(ins: Instruction) -> str:
+    """A constant as a scalar tensor: Triton makes a float64 of a literal below the normal range."""
+    if ins.op is Op.CONST_I32:
+        return f"tl.full((), {_inline(ins)}, tl.int32)"
+    if ins.bits == _MINUS_ZERO:
+        return f"tl.full((), {_MINUS_ZERO - 2**32}, tl.int32).to(tl.float32, bitcast=True)"
+    value = float(ins.value)
+    text = repr(value) if math.isfinite(value) else f'float("{value}")'
+    return f"tl.full((), {text}, tl.float32)"
+
+
+def _device(program: Program) -> str:
+    names = Names(program)
+    instructions = program.instructions
+    # Between literals alone Python would compute, in float64: then one at least must be a tensor.
+    named = {
+        index
+        for ins in (instructions[i] for i in names.order)
+        for index in ins.args
+        if ins.op not in (Op.ISHL, Op.ISHR) and all(is_constant(instructions[a]) for a in ins.args[-2:])
+    }
+    named |= {index for _, index in program.outputs}
+    named |= {instructions[i].args[0] for i in names.order if instructions[i].op in (Op.ISHL, Op.ISHR)}
+    operand: dict[int, str] = {}
+    lines = [
+        "@triton.jit",
+        *with_arguments(f"def {program.name}", [*program.inputs, *program.params], end="):"),
+    ]
+    for index in names.order:
+        ins = instructions[index]
+        comment = program.comments.get(index)
+        if is_constant(ins):
+            inline = None if index in named else _inline(ins)
+            operand[index] = inline or names[index]
+            if inline is not None:
+                continue
+            expression = _full(ins)
+        else:
+            operands = [operand.get(a, "") or names[a] for a in ins.args]
+            expression = _FORMAT[ins.op].format(*operands)
+        lines += with_comment(f"{names[index]} = {expression}", comment, "#")
+    results = [names[index] for _, index in program.outputs]
+    lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
+    return "\n".join(lines)
+
+
+def _kernel(program: Program) -> str:
+    outputs = [name for name, _ in program.outputs]
+    arguments = [f"{name}_ptr" for name in program.inputs] + [f"out_{name}_ptr" for name in outputs]
+    arguments += ["n", *program.params, "BLOCK: tl.constexpr"]
+    lines = [
+        "@triton.jit",
+        *with_arguments(f"def {kernel_name(program)}", arguments, end="):"),
+        "    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        "    mask = offsets < n",
+    ]
+    lines += [f"    {name} = tl.load({name}_ptr + offsets, mask=mask).to(tl.float32)" for name in program.inputs]
+    # The interpreter passes Python floats, with which Python would compute in float64, and it mistypes comparisons of
+    # scalars: hence blocks.  Their arithmetic is done once a thread, since its elements are one expression.
+    lines += [f"    {name} = tl.full((BLOCK,), {name}, tl.float32)" for name in program.params]
+    results = [f"out_{name}" for name in outputs]
+    call = with_arguments(f"    {', '.join(results)} = {program.name}", [*program.inputs, *program.params])
+    lines += call
+    for name in results:
+        value = f"{name}.to({name}_ptr.dtype.element_ty)"
+        lines.append(f"    tl.store({name}_ptr + offsets, {value}, mask=mask)")
+    return "\n".join(lines)
