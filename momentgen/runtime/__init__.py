@@ -1,0 +1,14 @@
+"""The runtime: generated ops, their dispatch to C, Triton or PyTorch, and their derivatives.
+
+It needs torch alone; sympy and the compiler stay out of a training process.
+"""
+
+from __future__ import annotations
+
+from momentgen.runtime.certificate import Certificate, CertificateError
+from momentgen.runtime.moments import Moments
+from momentgen.runtime.op import Op
+from momentgen.runtime.parameters import Parameter
+from momentgen.runtime.toolchain import FallbackWarning, cache_directory
+
+__all__ = ["Certificate", "CertificateError", "FallbackWarning", "Moments", "Op", "Parameter", "cache_directory"]

@@ -1,0 +1,166 @@
+"""Derivatives of the opaque operators, for autograd, ``torch.func`` and ``torch.compile``.
+
+First derivatives are the generated backward kernels.  Derivatives of those go
+through the generated PyTorch code, which torch differentiates by itself.
+
+There are two functions for each direction: plain ones, lean and traceable by
+``torch.compile``, and transformable ones with ``vmap`` and ``jvp``, used while
+a ``torch.func`` transform or forward-mode differentiation is active.  (An
+autograd formula registered on the operator itself would do for the first, but
+makes ``torch.func.jvp`` silently zero.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from momentgen.runtime.kernel import Kernel
+
+__all__ = ["backward", "forward"]
+
+Scalars = tuple[float, ...]
+Outputs = tuple[Tensor, ...]
+
+# Private in torch: where the name is gone, take the general path.
+_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
+    """Mean and variance, with a derivative if one can be asked for."""
+    return _differentiable(kernel.forward, _Forward, _TransformableForward, kernel, params, tensors)
+
+
+def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
+    """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of mean and variance."""
+    return _differentiable(kernel.backward, _Backward, _TransformableBackward, kernel, params, tensors)
+
+
+def _differentiable(
+    operator: Callable[..., Outputs],
+    plain: Any,
+    transformable: Any,
+    kernel: Kernel,
+    params: Scalars,
+    tensors: Sequence[Tensor],
+) -> Outputs:
+    if not torch.compiler.is_compiling() and (_transforming() or getattr(forward_ad, "_current_level", 0) >= 0):
+        return transformable.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
+    return operator(*tensors, params)
+
+
+class _Forward(torch.autograd.Function):
+    """The forward operator in plain autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+        ctx.kernel, ctx.params = kernel, params
+        ctx.save_for_backward(*tensors)
+        return kernel.forward(*tensors, params)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+        return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
+
+
+class _Backward(torch.autograd.Function):
+    """The backward operator in plain autograd, so that it can be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+        ctx.kernel, ctx.params = kernel, params
+        ctx.save_for_backward(*tensors)
+        return kernel.backward(*tensors, params)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+        _, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *ctx.saved_tensors)
+        return None, None, *pull(grads)
+
+
+class _Transformable(torch.autograd.Function):
+    """What the transformable functions share."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.kernel, ctx.params, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @classmethod
+    def _batched(cls, info: Any, in_dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(tensors, in_dims[2:], strict=True)
+        ]
+
+
+class _TransformableForward(_Transformable):
+    """The forward operator under ``torch.func`` and forward-mode differentiation."""
+
+    @staticmethod
+    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+        return kernel.forward(*tensors, params)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+        return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:  # type: ignore[override]
+        outputs = forward(kernel, params, _Transformable._batched(info, in_dims, tensors))
+        return outputs, (0,) * len(outputs)
+
+    @staticmethod
+    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:  # type: ignore[override]
+        tensors = ctx.saved_tensors
+        one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+        return tuple(
+            _dot(backward(ctx.kernel, ctx.params, (*tensors, *seeds)), tangents) for seeds in ((one, zero), (zero, one))
+        )
+
+
+class _TransformableBackward(_Transformable):
+    """The backward operator under ``torch.func`` and forward-mode differentiation."""
+
+    @staticmethod
+    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+        return kernel.backward(*tensors, params)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+        _, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *ctx.saved_tensors)
+        return None, None, *pull(grads)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:  # type: ignore[override]
+        outputs = backward(kernel, params, _Transformable._batched(info, in_dims, tensors))
+        return outputs, (0,) * len(outputs)
+
+    @staticmethod
+    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:  # type: ignore[override]
+        tensors = ctx.saved_tensors
+        outputs, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *tensors)
+        # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
+        _, push = torch.func.vjp(lambda *grads: pull(grads), *[torch.zeros_like(output) for output in outputs])
+        directions = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, tangents, strict=True)]
+        return push(tuple(directions))  # type: ignore[no-any-return]
+
+
+def _reference_backward(kernel: Kernel, params: Scalars) -> Callable[..., Outputs]:
+    return lambda *tensors: kernel.run_reference("backward", tensors, params)
+
+
+def _dot(gradients: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+    terms = [g * t for g, t in zip(gradients, tangents, strict=True) if t is not None]
+    return sum(terms[1:], start=terms[0]) if terms else torch.zeros_like(gradients[0])

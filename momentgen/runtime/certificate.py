@@ -1,0 +1,103 @@
+"""Certificates: what is known about the error of one variant of one rule.
+
+The compiler writes them (``VARIANT.json`` beside the generated code); this
+module only reads them.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from momentgen.errors import MomentgenError
+
+__all__ = ["Certificate", "CertificateError"]
+
+_REQUIRED = ("rule", "variant", "bounds", "domain", "method")
+
+
+class CertificateError(MomentgenError):
+    """A certificate is missing, unreadable, or belongs to something else."""
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """Bounds on the error of one generated function against the mathematical moment.
+
+    Attributes:
+        rule: name of the rule.
+        variant: which variant of it.
+        bounds: for each output (``mean``, ``var``) and partial derivative (``dmean_dmu``, ``dmean_dvar``,
+            ``dvar_dmu``, ``dvar_dvar``), the bound and where it is met, as the compiler wrote them.
+        domain: the inputs for which the bounds hold.
+        method: how the bounds were established.
+        facts: what else the compiler found (fitted constants, objectives reached, conventions).
+        operations: counts of float32 operations, forward and backward.
+        digest: digest of the rule that the code was generated from.
+    """
+
+    rule: str
+    variant: str
+    bounds: Mapping[str, Any]
+    domain: Any
+    method: Any
+    facts: Mapping[str, Any]
+    operations: Mapping[str, Any]
+    digest: str
+
+    @classmethod
+    def read(cls, package: str, rule: str, variant: str) -> Certificate:
+        """Read ``VARIANT.json`` from the generated package ``package``.
+
+        Raises:
+            CertificateError: if the file is missing or is not a certificate of this rule and variant.
+        """
+        resource = importlib.resources.files(package).joinpath(f"{variant}.json")
+        where = f"certificate of {rule}, variant {variant} ({resource})"
+        try:
+            data = json.loads(resource.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CertificateError(f"{where}: the file is missing; build the rule again") from None
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"{where}: expected a JSON file, but it does not read: {error}") from error
+        if not isinstance(data, dict):
+            raise CertificateError(f"{where}: expected a JSON object, got {type(data).__name__}")
+        missing = [key for key in _REQUIRED if key not in data]
+        if missing:
+            raise CertificateError(f"{where}: missing {', '.join(missing)}; build the rule again")
+        for key, expected in (("rule", rule), ("variant", variant)):
+            if data[key] != expected:
+                raise CertificateError(f"{where}: expected {key} {expected!r}, got {data[key]!r}")
+        tables = {key: data.get(key, {}) for key in ("bounds", "facts", "operations")}
+        for key, table in tables.items():
+            if not isinstance(table, dict):
+                raise CertificateError(f"{where}: expected {key} to be an object, got {type(table).__name__}")
+        return cls(
+            rule=rule,
+            variant=variant,
+            bounds=MappingProxyType(tables["bounds"]),
+            domain=data["domain"],
+            method=data["method"],
+            facts=MappingProxyType(tables["facts"]),
+            operations=MappingProxyType(tables["operations"]),
+            digest=str(data.get("digest", "")),
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"Certificate of {self.rule}, variant {self.variant}"]
+        lines += [f"  {name:<10} {_show(bound)}" for name, bound in self.bounds.items()]
+        lines += [f"  {name:<10} {_show(getattr(self, name))}" for name in ("domain", "method", "operations")]
+        lines += [f"  {name:<10} {_show(value)}" for name, value in self.facts.items()]
+        return "\n".join(lines)
+
+
+def _show(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_show(item)}" for key, item in value.items())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

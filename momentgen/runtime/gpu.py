@@ -1,0 +1,77 @@
+"""Triton kernels: CUDA and HIP.  Imported only when a tensor of such a device arrives."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import MomentgenError
+from momentgen.runtime.toolchain import Unavailable
+
+__all__ = ["TritonKernels"]
+
+# Heuristics, not autotuning: timing at run time would make the first call slow and results depend on the machine's mood.
+_BLOCK = 1024
+_SMALL_BLOCK = 256  # more programs than multiprocessors as early as possible
+_SMALL = 1 << 18
+_THREADS_PER_WARP_ELEMENTS = 256  # elements a warp works on: 8 a lane
+
+
+class TritonKernels:
+    """The Triton kernels of one variant.
+
+    Args:
+        package: the generated package that holds ``VARIANT_triton.py``.
+        name: the rule.
+        variant: the variant.
+
+    Raises:
+        Unavailable: if Triton is not installed.
+        MomentgenError: if the module is missing or lacks a kernel, so that the package is damaged.
+    """
+
+    def __init__(self, package: str, name: str, variant: str) -> None:
+        try:
+            importlib.import_module("triton")
+        except ImportError as error:
+            raise Unavailable(f"Triton does not import ({error})") from error
+        path = f"{package}.{variant}_triton"
+        self._kernels: dict[str, Any] = {}
+        try:
+            module = importlib.import_module(path)
+            for which in ("forward", "backward"):
+                self._kernels[which] = getattr(module, f"{name}_{variant}_{which}_kernel")
+        except (ImportError, AttributeError) as error:
+            raise MomentgenError(f"{name}: the Triton code of variant {variant} does not load: {error}") from error
+
+    def launch(
+        self, which: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: tuple[float, ...]
+    ) -> None:
+        """Run ``forward`` or ``backward``; tensors share one dense layout, of any 16 or 32 bit float dtype."""
+        n = inputs[0].numel()
+        if n == 0:
+            return
+        block = _SMALL_BLOCK if n <= _SMALL else _BLOCK
+        grid = ((n + block - 1) // block,)
+        with _on_device(inputs[0]):
+            self._kernels[which][grid](
+                *inputs,
+                *outputs,
+                n,
+                *scalars,
+                BLOCK=block,
+                num_warps=block // _THREADS_PER_WARP_ELEMENTS,
+                enable_fp_fusion=False,  # contraction would change the certified bits
+            )
+
+
+def _on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+    # Triton launches on the current device, which need not be the tensor's.
+    if tensor.is_cuda and torch.cuda.current_device() != tensor.device.index:
+        return torch.cuda.device(tensor.device)
+    return contextlib.nullcontext()

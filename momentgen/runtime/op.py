@@ -1,0 +1,218 @@
+"""The op of a rule: what a user calls."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.runtime import autograd
+from momentgen.runtime.certificate import Certificate
+from momentgen.runtime.kernel import Kernel
+from momentgen.runtime.moments import Moments
+from momentgen.runtime.parameters import Parameter, resolve
+
+__all__ = ["Op"]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+_DOC = """Mean and variance of ``{name}(X)``, elementwise, for independent X ~ N(mean, var).
+
+Args:
+    {inputs}: float32, float64, bfloat16 or float16 tensors of one shape, dtype and device; ``var`` is a
+        *variance*, not a standard deviation.
+    variant: {variants}.
+{parameters}
+Returns:
+    :class:`~momentgen.Moments` of the same shape, dtype and device, differentiable in every input.
+
+    Where the variance is 0 the result is the activation at the mean, and 0; where it is negative, or an input is
+    NaN, the result is NaN.
+
+Raises:
+    InputError: for inputs that differ in shape, dtype or device, are not floating point, or a parameter out of range.
+"""
+
+
+class Op:
+    """The moments of one activation, as a callable; generated packages make them.
+
+    Args:
+        name: the rule.
+        package: name of the generated package, which holds the code and certificates of each variant.
+        inputs: number of random inputs, each given as a mean and a variance.
+        parameters: the rule's scalar parameters, in order.
+        variants: names of the variants.
+        default: the variant used when none is asked for.
+        doc: one line on the activation, for the documentation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        package: str,
+        inputs: int = 1,
+        parameters: tuple[Parameter, ...] = (),
+        variants: tuple[str, ...] = ("exact",),
+        default: str = "exact",
+        doc: str = "",
+    ) -> None:
+        if default not in variants:
+            raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
+        self.name, self.package, self.default = name, package, default
+        self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
+        suffixes = ("",) if inputs == 1 else tuple(str(i + 1) for i in range(inputs))
+        self._input_names = tuple(moment + suffix for suffix in suffixes for moment in ("mean", "var"))
+        names = tuple(parameter.name for parameter in self.parameters)
+        self._kernels = {variant: Kernel(name, package, variant, inputs, names) for variant in self.variants}
+        # Without keyword arguments nothing is left to check or convert on the way.
+        required = any(parameter.default is None for parameter in self.parameters)
+        self._defaults = None if required else resolve(name, self.parameters, {})
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = package
+        lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}a float in {p.range}." for p in self.parameters]
+        text = _DOC.format(
+            name=name,
+            inputs=", ".join(self._input_names),
+            variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in self.variants),
+            parameters="".join(line + "\n" for line in lines),
+        )
+        self.__doc__ = f"{doc}\n\n{text}" if doc else text
+        self.__signature__ = self._signature()
+
+    def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Moments:
+        """See the op's own documentation, ``help(op)``."""
+        if len(inputs) != len(self._input_names):
+            inputs, params = self._bind(inputs, params)
+        kernel = self._kernels.get(self.default if variant is None else variant)
+        if kernel is None:
+            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        values = self._defaults
+        if params or values is None:
+            values = resolve(self.name, self.parameters, params)
+        first = inputs[0]
+        for tensor in inputs:
+            if (
+                not isinstance(tensor, Tensor)
+                or tensor.shape != first.shape
+                or tensor.dtype is not first.dtype
+                or tensor.device != first.device
+            ):
+                inputs = self._reconcile(inputs)
+                break
+        if inputs[0].dtype not in _DTYPES:
+            self._reconcile(inputs)
+        return Moments(*autograd.forward(kernel, values, inputs))
+
+    def certificate(self, variant: str | None = None) -> Certificate:
+        """The certificate of a variant: bounds on its error, the domain they hold on, and how they were found.
+
+        Raises:
+            InputError: if there is no such variant.
+            CertificateError: if its file is missing or damaged.
+        """
+        variant = self.default if variant is None else variant
+        if variant not in self.variants:
+            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        return Certificate.read(self.package, self.name, variant)
+
+    def kernel(
+        self, which: str = "forward", *, variant: str | None = None, backend: str = "c"
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """The bare code of one backend, for benchmarks and tests: no checks, no derivatives, no fallback.
+
+        Args:
+            which: ``forward`` or ``backward``.
+            variant: as in a call.
+            backend: ``c``, ``triton`` or ``torch``.
+
+        Returns:
+            A function of the inputs (for ``backward`` then ``grad_mean, grad_var``) and parameters by name.
+
+        Raises:
+            InputError: if there is no such variant, direction or backend.
+        """
+        kernel = self._kernels.get(self.default if variant is None else variant)
+        run = {"c": Kernel.run_native, "triton": Kernel.run_triton, "torch": Kernel.run_reference}.get(backend)
+        if kernel is None or run is None or which not in ("forward", "backward"):
+            raise InputError(
+                f"{self.name}: expected forward or backward, a variant of {', '.join(self.variants)}, and a backend of "
+                f"c, triton, torch; got {which!r}, {variant!r}, {backend!r}"
+            )
+
+        def call(*tensors: Tensor, **params: float) -> tuple[Tensor, ...]:
+            return run(kernel, which, tensors, resolve(self.name, self.parameters, params))
+
+        return call
+
+    def _bind(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Inputs that came by name."""
+        params = dict(given)
+        wanted = self._input_names
+        if len(inputs) < len(wanted) and all(name in params for name in wanted[len(inputs) :]):
+            named = tuple(params.pop(name) for name in wanted[len(inputs) :])
+            return (*inputs, *named), params
+        got = [type(value).__name__ for value in inputs]
+        raise InputError(f"{self.name}: expected tensors {', '.join(wanted)}, got {len(got)}: {', '.join(got)}")
+
+    def _reconcile(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Inputs as a kernel takes them, or an error that says why not."""
+        names = self._input_names
+        for name, tensor in zip(names, inputs, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise InputError(f"{self.name}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+            if tensor.dtype not in _DTYPES:
+                raise InputError(
+                    f"{self.name}: {name} must be float32, float64, bfloat16 or float16, got {_short(tensor.dtype)}"
+                )
+        for what, read in _COMPARED.items():
+            if len({str(read(tensor)) for tensor in inputs}) == 1:
+                continue
+            if what == "dtype" and torch.is_autocast_enabled(inputs[0].device.type):
+                # As torch's own elementwise operators of two arguments do under autocast.
+                widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in inputs])
+                inputs = tuple(tensor.to(widest) for tensor in inputs)
+                continue
+            came = ", ".join(f"{name} {read(tensor)}" for name, tensor in zip(names, inputs, strict=True))
+            raise InputError(f"{self.name}: expected tensors of one {what}, got {came}")
+        return inputs
+
+    def _signature(self) -> inspect.Signature:
+        kind = inspect.Parameter
+        signature = [kind(name, kind.POSITIONAL_OR_KEYWORD, annotation=Tensor) for name in self._input_names]
+        signature.append(kind("variant", kind.KEYWORD_ONLY, default=self.default, annotation=str))
+        for p in self.parameters:
+            default = kind.empty if p.default is None else p.default
+            signature.append(kind(p.name, kind.KEYWORD_ONLY, default=default, annotation=float))
+        return inspect.Signature(signature, return_annotation=Moments)
+
+    def __repr__(self) -> str:
+        return f"<op {self.package}.{self.name}{self.__signature__}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: copies and pickles of a network refer to the op, they do not carry it.
+        return _find, (self.package, self.name)
+
+
+_COMPARED: dict[str, Callable[[Tensor], object]] = {
+    "shape": lambda tensor: tuple(tensor.shape),
+    "dtype": lambda tensor: _short(tensor.dtype),
+    "device": lambda tensor: tensor.device,
+}
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _find(package: str, name: str) -> Op:
+    found = getattr(importlib.import_module(package), name)
+    if not isinstance(found, Op):
+        raise InputError(f"{package}.{name} is not an op, but {type(found).__name__}")
+    return found
