@@ -1,0 +1,335 @@
+"""Lowering: a graph of real operations to a float32 program.
+
+Every real node is carried either as one float32 or as a *double-float*: an
+unevaluated sum ``hi + lo`` with ``lo`` a correction of the order of the
+rounding error of ``hi``.  Which nodes need the second word is not decided here
+but by measurement, in :mod:`momentgen.compiler.ablate`; this module only knows
+how to carry out each choice with correctly rounded primitives.
+
+Double-float products take their error from a fused multiply-add, sums from
+Knuth's two-sum, or the shorter one of Dekker where measured magnitudes allow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import numpy as np
+
+from momentgen.compiler.approximate import remez
+from momentgen.compiler.program import Builder, Program
+from momentgen.compiler.real import CONDITIONS, Graph, Node
+
+__all__ = ["lower", "orders_of", "round_float32", "split_float32"]
+
+_MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
+_LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+def round_float32(value: Any) -> float:
+    """``value`` (float, mpf or Fraction) rounded once to the nearest float32.
+
+    >>> round_float32(0.1)
+    0.10000000149011612
+    """
+    with mpmath.workdps(60):
+        x = mpmath.mpf(value)
+        if x == 0 or not mpmath.isfinite(x):
+            return float(x)
+        exponent = max(int(mpmath.floor(mpmath.log(abs(x), 2))), -126)
+        unit = mpmath.ldexp(1, exponent - 23)
+        return float(mpmath.nint(x / unit) * unit)
+
+
+def split_float32(value: Any) -> tuple[float, float]:
+    """``value`` as hi + lo, two float32 numbers, to about 48 bits."""
+    hi = round_float32(value)
+    with mpmath.workdps(60):
+        return hi, round_float32(mpmath.mpf(value) - mpmath.mpf(hi))
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A real value in the program: ``hi`` alone, or ``hi + lo``."""
+
+    hi: int
+    lo: int | None = None
+
+
+@lru_cache
+def _exp_polynomial(degree: int) -> tuple[float, ...]:
+    """Q with exp(r) = 1 + r + r^2 Q(r) on |r| <= ln(2)/2 and a little beyond, weighted by what Q contributes."""
+
+    def target(r: Any) -> Any:
+        if abs(r) < mpmath.mpf("1e-6"):
+            return mpmath.nsum(lambda k: r**k / mpmath.factorial(k + 2), [0, 12])
+        return (mpmath.exp(r) - 1 - r) / r**2
+
+    limit = mpmath.mpf("0.3475")
+    fit = remez(target, (-limit, limit), degree, weight=lambda r: (r**2 + mpmath.mpf("1e-9")) / mpmath.exp(r))
+    return tuple(round_float32(c) for c in fit.coefficients)
+
+
+def orders_of(graph: Graph, values: Mapping[int, np.ndarray]) -> dict[int, int]:
+    """For each sum, which operand is never the smaller: 1 the first, 2 the second, 0 neither.
+
+    The first operand of ``madd(a, b, c)`` is the product, the second is ``c``.
+    ``values`` are magnitudes measured over calibration points.
+    """
+    orders: dict[int, int] = {}
+    for index in graph.live():
+        node = graph.nodes[index]
+        if node.kind not in ("add", "sub", "madd"):
+            continue
+        with np.errstate(all="ignore"):
+            if node.kind == "madd":
+                first = np.abs(values[node.args[0]] * values[node.args[1]])
+                second = np.abs(values[node.args[2]])
+            else:
+                first, second = (np.abs(values[a]) for a in node.args)
+            usable = np.isfinite(first) & np.isfinite(second)
+        orders[index] = 1 if np.all((first >= second) | ~usable) else 2 if np.all((second >= first) | ~usable) else 0
+    return orders
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, name: str, double: Collection[int], orders: Mapping[int, int]) -> None:
+        self.graph, self.double, self.orders = graph, double, orders
+        params = [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
+        self.b = Builder(name, graph.inputs, params)
+        self.carried: dict[int, _Carried] = {}
+        self.conditions: dict[int, int] = {}
+
+    # --- double-float arithmetic -------------------------------------------------
+    def two_sum(self, a: int, c: int, order: int) -> tuple[int, int]:
+        b = self.b
+        if order == 2:
+            a, c = c, a
+        s = b.add(a, c)
+        if order:
+            return s, b.sub(c, b.sub(s, a))
+        cc = b.sub(s, a)
+        return s, b.add(b.sub(a, b.sub(s, cc)), b.sub(c, cc))
+
+    def plus(self, *terms: int | None) -> int | None:
+        """Sum of corrections, in single precision; None stands for zero."""
+        total: int | None = None
+        for term in terms:
+            if term is not None:
+                total = term if total is None else self.b.add(total, term)
+        return total
+
+    def product(self, x: _Carried, y: _Carried, exact: bool) -> tuple[int, int | None]:
+        """hi and correction of x*y; ``exact`` says that the hi parts multiply without rounding."""
+        b = self.b
+        p = b.mul(x.hi, y.hi)
+        e = None if exact else b.fma(x.hi, y.hi, b.neg(p))
+        for word, other in ((x.lo, y.hi), (y.lo, x.hi)):
+            if word is not None:
+                e = b.mul(word, other) if e is None else b.fma(word, other, e)
+        return p, e
+
+    def single(self, index: int) -> int:
+        """The value of a node as one float32."""
+        value = self.carried[index]
+        if value.lo is None or self.graph.nodes[index].kind in ("param", "const"):
+            return value.hi
+        return self.b.add(value.hi, value.lo)
+
+    # --- nodes ---------------------------------------------------------------
+    def run(self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None) -> Program:
+        for index in self.graph.live():
+            node = self.graph.nodes[index]
+            if node.kind in CONDITIONS:
+                self.conditions[index] = self.condition(node)
+            else:
+                value = self.real(index, node)
+                self.carried[index] = value
+                if index in self.graph.comments:
+                    self.b.comment(value.hi, self.graph.comments[index])
+        if outputs is None:
+            for name, index in self.graph.outputs.items():
+                self.b.output(name, self.single(index))
+        else:
+            for name, write in outputs.items():
+                self.b.output(name, write(self))
+        return self.b.build()
+
+    def condition(self, node: Node) -> int:
+        b = self.b
+        if node.kind in ("and", "or", "not"):
+            args = [self.conditions[a] for a in node.args]
+            return {"and": b.both, "or": b.either, "not": b.invert}[node.kind](*args)
+        x, y = (self.carried[a].hi for a in node.args)
+        return {"lt": b.lt, "le": b.le, "eq": b.eq}[node.kind](x, y)
+
+    def is_power_of_two(self, index: int) -> bool:
+        node = self.graph.nodes[index]
+        if node.kind == "exp_factor":
+            return True
+        if node.kind == "const":
+            return node.payload != 0 and abs(mpmath.frexp(node.payload)[0]) == 0.5
+        if node.kind == "select":
+            return all(self.is_power_of_two(a) for a in node.args[1:])
+        if node.kind == "mul":
+            return all(self.is_power_of_two(a) for a in node.args)
+        return False
+
+    def real(self, index: int, node: Node) -> _Carried:
+        b, wide = self.b, index in self.double
+        kind, args = node.kind, node.args
+        if kind == "input":
+            return _Carried(b.input(node.payload))
+        if kind == "param":
+            return _Carried(b.param(f"{node.payload}_hi"), b.param(f"{node.payload}_lo"))
+        if kind == "const":
+            hi, lo = split_float32(node.payload)
+            return _Carried(b.f32(hi), b.f32(lo) if lo and wide else None)
+        if kind == "exp_factor":
+            return _Carried(self.exp_factor(args[0], *node.payload))
+        if kind == "exp_mantissa":
+            return self.exp_mantissa(args[0], wide)
+        if kind == "select":
+            condition = self.conditions[args[0]]
+            if not wide:
+                return _Carried(b.select(condition, *(self.single(a) for a in args[1:])))
+            x, y = (self.carried[a] for a in args[1:])
+            if x.lo is None and y.lo is None:
+                return _Carried(b.select(condition, x.hi, y.hi))
+            zero = b.f32(0.0)
+            lows = [zero if w.lo is None else w.lo for w in (x, y)]
+            return _Carried(b.select(condition, x.hi, y.hi), b.select(condition, *lows))
+        if not wide:
+            return _Carried(self.rounded(kind, [self.single(a) for a in args]))
+        return self.wide(index, kind, args)
+
+    def rounded(self, kind: str, args: list[int]) -> int:
+        b = self.b
+        if kind == "recip":
+            return b.div(b.f32(1.0), args[0])
+        ops: dict[str, Callable[..., int]] = {
+            "add": b.add,
+            "sub": b.sub,
+            "mul": b.mul,
+            "madd": b.fma,
+            "sqrt": b.sqrt,
+            "neg": b.neg,
+            "abs": b.abs,
+        }
+        return ops[kind](*args)
+
+    def wide(self, index: int, kind: str, args: tuple[int, ...]) -> _Carried:
+        b = self.b
+        x = self.carried[args[0]]
+        if kind == "neg":
+            return _Carried(b.neg(x.hi), None if x.lo is None else b.neg(x.lo))
+        if kind == "abs":
+            return _Carried(b.abs(x.hi)) if x.lo is None else self.wide_abs(x)
+        if kind == "recip":
+            q = b.div(b.f32(1.0), x.hi)
+            residual = b.fma(b.neg(q), x.hi, b.f32(1.0))
+            if x.lo is not None:
+                residual = b.fma(b.neg(q), x.lo, residual)
+            return _Carried(q, b.mul(residual, q))
+        if kind == "sqrt":
+            s = b.sqrt(x.hi)
+            residual = b.fma(b.neg(s), s, x.hi)
+            if x.lo is not None:
+                residual = b.add(residual, x.lo)
+            half = b.mul(b.f32(0.5), b.div(b.f32(1.0), s))
+            return _Carried(s, b.mul(residual, half))
+        y = self.carried[args[1]]
+        if kind == "mul":
+            p, e = self.product(x, y, any(self.is_power_of_two(a) for a in args))
+            return _Carried(p, e)
+        if kind == "madd":
+            p, e = self.product(x, y, any(self.is_power_of_two(a) for a in args[:2]))
+            z = self.carried[args[2]]
+            s, f = self.two_sum(p, z.hi, self.orders.get(index, 0))
+            return _Carried(s, self.plus(f, self.plus(e, z.lo)))
+        if kind == "add":
+            s, f = self.two_sum(x.hi, y.hi, self.orders.get(index, 0))
+            return _Carried(s, self.plus(f, self.plus(x.lo, y.lo)))
+        if kind == "sub":
+            s, f = self.two_sum(x.hi, b.neg(y.hi), self.orders.get(index, 0))
+            low = None if y.lo is None else b.neg(y.lo)
+            return _Carried(s, self.plus(f, self.plus(x.lo, low)))
+        raise NotImplementedError(kind)
+
+    def wide_abs(self, x: _Carried) -> _Carried:
+        b = self.b
+        negative = b.lt(x.hi, b.f32(0.0))
+        low = x.lo if x.lo is not None else b.f32(0.0)
+        return _Carried(b.abs(x.hi), b.select(negative, b.neg(low), low))
+
+    # --- exponential -----------------------------------------------------------
+    def shifted(self, arg: int) -> int:
+        """MAGIC + round(x / ln 2), the integer in the low bits."""
+        return self.b.fma(self.carried[arg].hi, self.b.f32(round_float32(1 / mpmath.ln(2))), self.b.f32(_MAGIC))
+
+    def exp_factor(self, arg: int, i: int, k: int) -> int:
+        """2**floor((n+i)/k): the k factors multiply to 2**n (Hermite's identity), and each is a normal number."""
+        b = self.b
+        n = b.isub(b.as_i32(self.shifted(arg)), b.as_i32(b.f32(_MAGIC)))
+        part = b.ishr(b.iadd(n, b.i32(i)) if i else n, k.bit_length() - 1)
+        return b.as_f32(b.ishl(b.iadd(part, b.i32(127)), 23))
+
+    def exp_mantissa(self, arg: int, wide: bool) -> _Carried:
+        """exp(x)·2^-n with n = round(x/ln 2): 1 + r + r²·Q(r) on the reduced argument r."""
+        b, x = self.b, self.carried[arg]
+        n = b.sub(self.shifted(arg), b.f32(_MAGIC))
+        # The head of ln 2 has 16 bits, so n*head is exact and so is the first subtraction.
+        head = float(mpmath.nint(mpmath.ln(2) * 2**16) / 2**16)
+        tail = round_float32(mpmath.ln(2) - mpmath.mpf(head))
+        r_hi = b.fma(n, b.f32(-head), x.hi)
+        r_lo = b.mul(n, b.f32(-tail)) if x.lo is None else b.fma(n, b.f32(-tail), x.lo)
+        r = b.add(r_hi, r_lo)
+        coefficients = _exp_polynomial(4)
+        q = b.f32(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            q = b.fma(q, r, b.f32(c))
+        square = b.mul(r, r)
+        if not wide:
+            return _Carried(b.add(b.f32(1.0), b.fma(square, q, r)))
+        r_rest = b.add(b.sub(r_hi, r), r_lo)  # what rounding r lost
+        s, e = self.two_sum(b.f32(1.0), r, 1)
+        low = b.add(e, b.fma(square, q, b.mul(r_rest, s)))
+        return _Carried(*self.two_sum(s, low, 1))  # r²·Q(r) is up to a tenth of the sum
+
+
+def lower(
+    graph: Graph,
+    name: str,
+    double: Collection[int],
+    orders: Mapping[int, int],
+    *,
+    backward: bool = False,
+) -> Program:
+    """The float32 program that computes ``graph``, carrying the nodes in ``double`` as double-floats.
+
+    With ``backward`` the graph's outputs must be the four partials; the program
+    then has the two gradient inputs and returns the two input gradients.
+    """
+    if not backward:
+        return _Lowering(graph, name, double, orders).run()
+
+    def combine(first: str, second: str) -> Callable[[_Lowering], int]:
+        def write(low: _Lowering) -> int:
+            b = low.b
+            d_mean, d_var = (low.single(low.graph.outputs[o]) for o in (first, second))
+            return b.fma(b.input("grad_var"), d_var, b.mul(b.input("grad_mean"), d_mean))
+
+        return write
+
+    lowering = _Lowering(graph, name, double, orders)
+    lowering.b = Builder(
+        name, (*graph.inputs, "grad_mean", "grad_var"), [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
+    )
+    return lowering.run(
+        {"grad_mean_in": combine("dmean_dmu", "dvar_dmu"), "grad_var_in": combine("dmean_dvar", "dvar_dvar")}
+    )

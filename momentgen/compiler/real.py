@@ -1,0 +1,259 @@
+"""The graph of real operations that ``stabilise`` writes and ``lower`` and the PyTorch renderer read.
+
+A node stands for a real number; how it is carried (one float32, a double-float,
+or any torch dtype) is decided later.  Sharing is by construction: equal nodes
+are one node.  A power of two that comes out of an exponential is kept apart
+from its mantissa, ``exp(x) = exp_mantissa(x) * exp_factor(x, 0, k) * ... *
+exp_factor(x, k-1, k)``, so that no intermediate value under- or overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+
+__all__ = ["Graph", "Node", "evaluate_float64", "evaluate_mpmath"]
+
+#: kinds whose value is a truth value; all others are real numbers.
+CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})
+
+
+@dataclass(frozen=True)
+class Node:
+    """One real operation.  ``payload`` is a name, a constant (mpf) or, for ``exp_factor``, (i, k)."""
+
+    kind: str
+    args: tuple[int, ...] = ()
+    payload: Any = None
+
+
+class Graph:
+    """A shared, append-only graph of real operations with named outputs.
+
+    >>> g = Graph(inputs=("x",))
+    >>> g.output("y", g.madd(g.input("x"), g.input("x"), g.const(1)))
+    >>> evaluate_mpmath(g, {"x": 3})["y"]
+    mpf('10.0')
+    """
+
+    def __init__(self, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
+        self.inputs, self.params = tuple(inputs), tuple(params)
+        self.nodes: list[Node] = []
+        self.outputs: dict[str, int] = {}
+        self.comments: dict[int, str] = {}
+        self._seen: dict[Node, int] = {}
+
+    def _add(self, kind: str, *args: int, payload: Any = None) -> int:
+        node = Node(kind, args, payload)
+        if node not in self._seen:
+            self._seen[node] = len(self.nodes)
+            self.nodes.append(node)
+        return self._seen[node]
+
+    # leaves
+    def input(self, name: str) -> int:
+        return self._add("input", payload=name)
+
+    def param(self, name: str) -> int:
+        return self._add("param", payload=name)
+
+    def const(self, value: Any) -> int:
+        """A constant, kept to 60 digits."""
+        with mpmath.workdps(60):
+            return self._add("const", payload=mpmath.mpf(value))
+
+    def value(self, index: int) -> Any | None:
+        """The constant a node stands for, or None."""
+        node = self.nodes[index]
+        return node.payload if node.kind == "const" else None
+
+    # arithmetic; identities that hold exactly are taken on the way
+    def add(self, a: int, b: int) -> int:
+        if self.value(a) == 0:
+            return b
+        if self.value(b) == 0:
+            return a
+        if self.value(a) is not None and self.value(b) is not None:
+            return self.const(self.value(a) + self.value(b))
+        if self.nodes[b].kind == "neg":
+            return self.sub(a, self.nodes[b].args[0])
+        if self.nodes[a].kind == "neg":
+            return self.sub(b, self.nodes[a].args[0])
+        return self._add("add", *sorted((a, b)))
+
+    def sub(self, a: int, b: int) -> int:
+        if self.value(b) == 0:
+            return a
+        if self.value(a) == 0:
+            return self.neg(b)
+        if self.nodes[b].kind == "neg":
+            return self.add(a, self.nodes[b].args[0])
+        return self._add("sub", a, b)
+
+    def mul(self, a: int, b: int) -> int:
+        va, vb = self.value(a), self.value(b)
+        if va is not None and vb is not None:
+            with mpmath.workdps(60):
+                return self.const(va * vb)
+        for x, vx, y in ((a, va, b), (b, vb, a)):
+            if vx == 0:
+                return x
+            if vx == 1:
+                return y
+            if vx == -1:
+                return self.neg(y)
+        return self._add("mul", *sorted((a, b)))
+
+    def madd(self, a: int, b: int, c: int) -> int:
+        """a*b + c."""
+        product_is_trivial = any(self.value(i) in (0, 1, -1) for i in (a, b))
+        if product_is_trivial or self.value(c) == 0:
+            return self.add(self.mul(a, b), c)
+        return self._add("madd", *sorted((a, b)), c)
+
+    def recip(self, a: int) -> int:
+        return self._add("recip", a)
+
+    def sqrt(self, a: int) -> int:
+        return self._add("sqrt", a)
+
+    def neg(self, a: int) -> int:
+        node = self.nodes[a]
+        if node.kind == "const":
+            return self.const(-node.payload)
+        if node.kind == "neg":
+            return node.args[0]
+        return self._add("neg", a)
+
+    def abs(self, a: int) -> int:
+        return self._add("abs", a)
+
+    def exp_mantissa(self, x: int) -> int:
+        return self._add("exp_mantissa", x)
+
+    def exp_factor(self, x: int, i: int, k: int) -> int:
+        return self._add("exp_factor", x, payload=(i, k))
+
+    def horner(self, x: int, coefficients: Sequence[Any]) -> int:
+        """sum c_i x^i, coefficients from low to high."""
+        result = self.const(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            result = self.madd(result, x, self.const(c))
+        return result
+
+    # choice
+    def lt(self, a: int, b: int) -> int:
+        return self._add("lt", a, b)
+
+    def le(self, a: int, b: int) -> int:
+        return self._add("le", a, b)
+
+    def eq(self, a: int, b: int) -> int:
+        return self._add("eq", a, b)
+
+    def both(self, a: int, b: int) -> int:
+        return self._add("and", *sorted((a, b)))
+
+    def either(self, a: int, b: int) -> int:
+        return self._add("or", *sorted((a, b)))
+
+    def invert(self, a: int) -> int:
+        return self._add("not", a)
+
+    def select(self, condition: int, if_true: int, if_false: int) -> int:
+        return if_true if if_true == if_false else self._add("select", condition, if_true, if_false)
+
+    def comment(self, index: int, text: str) -> int:
+        """Say what a node is; shown beside it in emitted code."""
+        self.comments.setdefault(index, text)
+        return index
+
+    def output(self, name: str, index: int) -> None:
+        self.outputs[name] = index
+
+    def live(self) -> list[int]:
+        """Indices of the nodes that an output depends on, in order."""
+        needed: set[int] = set()
+        stack = list(self.outputs.values())
+        while stack:
+            index = stack.pop()
+            if index not in needed:
+                needed.add(index)
+                stack.extend(self.nodes[index].args)
+        return sorted(needed)
+
+
+def _evaluate(graph: Graph, leaf: Callable[[Node], Any], ops: Mapping[str, Callable[..., Any]]) -> dict[int, Any]:
+    values: dict[int, Any] = {}
+    for index in graph.live():
+        node = graph.nodes[index]
+        if node.kind in ("input", "param", "const", "exp_factor"):
+            values[index] = leaf(node)
+        else:
+            values[index] = ops[node.kind](*(values[a] for a in node.args))
+    return values
+
+
+def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs at one point, in the current mpmath precision: what the graph means."""
+    one = mpmath.mpf(1)
+    ops: dict[str, Callable[..., Any]] = {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "madd": lambda a, b, c: a * b + c,
+        "recip": lambda a: one / a,
+        "sqrt": mpmath.sqrt,
+        "neg": lambda a: -a,
+        "abs": abs,
+        "exp_mantissa": mpmath.exp,
+        "lt": lambda a, b: a < b,
+        "le": lambda a, b: a <= b,
+        "eq": lambda a, b: a == b,
+        "and": lambda a, b: a and b,
+        "or": lambda a, b: a or b,
+        "not": lambda a: not a,
+        "select": lambda c, a, b: a if c else b,
+    }
+
+    def leaf(node: Node) -> Any:
+        if node.kind == "exp_factor":
+            return one
+        return node.payload if node.kind == "const" else mpmath.mpf(point[node.payload])
+
+    values = _evaluate(graph, leaf, ops)
+    return {name: values[index] for name, index in graph.outputs.items()}
+
+
+def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.ndarray]:
+    """Every live node over arrays of points, in float64: magnitudes for the lowering, not truth."""
+    ops: dict[str, Callable[..., Any]] = {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "madd": lambda a, b, c: a * b + c,
+        "recip": lambda a: 1.0 / a,
+        "sqrt": np.sqrt,
+        "neg": np.negative,
+        "abs": np.abs,
+        "exp_mantissa": np.exp,
+        "lt": np.less,
+        "le": np.less_equal,
+        "eq": np.equal,
+        "and": np.logical_and,
+        "or": np.logical_or,
+        "not": np.logical_not,
+        "select": np.where,
+    }
+
+    def leaf(node: Node) -> Any:
+        if node.kind == "exp_factor":
+            return np.float64(1.0)
+        return np.float64(node.payload) if node.kind == "const" else np.asarray(points[node.payload], np.float64)
+
+    with np.errstate(all="ignore"):
+        return _evaluate(graph, leaf, ops)

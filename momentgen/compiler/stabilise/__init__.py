@@ -1,0 +1,37 @@
+"""Stabilise: moments in closed form to a graph of real operations in which nothing cancels.
+
+=============  ===================================================================
+``stable``     what this stage hands on: :class:`Stable`, one variant of a rule
+``forms``      moments of homogeneous one-kink functions in a basis without cancellation
+``kink``       the graphs of such functions
+``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform)
+``formula``    closed-form approximations, taken as they are (the papers' variants)
+=============  ===================================================================
+"""
+
+from __future__ import annotations
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.stabilise import kink
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.errors import BuildError
+
+__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise"]
+
+
+def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
+    """All variants of a derived rule, ``exact`` first.
+
+    Raises:
+        BuildError: if no strategy covers the rule.
+    """
+    if kink.applies(derivation):
+        variants = kink.stable_variants(derivation)
+    else:
+        raise BuildError(
+            derivation.rule.name,
+            "stabilise",
+            "expected a homogeneous function with one kink at 0, or a surrogate",
+            derivation.rule.f,
+        )
+    return tuple(variants)

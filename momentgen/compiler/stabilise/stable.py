@@ -1,0 +1,65 @@
+"""What the stabilise stage hands to lower, emit and certify: one variant of one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.approximate import Polynomial
+from momentgen.compiler.real import Graph
+
+__all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth"]
+
+OUTPUTS = ("mean", "var")
+PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+
+#: (mean, var, parameters) -> output name -> exact value in float64 (0 or inf where beyond its range)
+Truth = Callable[
+    [npt.NDArray[np.float32], npt.NDArray[np.float32], Mapping[str, float]], Mapping[str, npt.NDArray[np.float64]]
+]
+#: (output name, computed, exact, mean, var) -> error of each element, in the unit that the goal is stated in
+ErrorMeasure = Callable[
+    [str, npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]],
+    npt.NDArray[np.float64],
+]
+
+
+@dataclass(frozen=True)
+class Stable:
+    """One variant, written so that nothing cancels, with the means to measure it.
+
+    Attributes:
+        variant: its name.
+        forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
+        forward64, partials64: the same for the PyTorch form, accurate to float64.
+        truth: exact values of the six outputs.
+        measure: the error that ``goal`` limits.
+        goal: the largest error allowed, over the whole domain, after certification.
+        aim: the largest error allowed at the calibration points; sampled maxima are not bounds, so it is lower.
+        unit: what ``measure`` returns, e.g. ``ulp``.
+        box: ranges from which calibration points are drawn: a = mu/sigma uniform, log2 of the variance uniform.
+        settings: parameter settings to calibrate and certify at.
+        fits: polynomials and other approximations, with what they approximate and their error.
+        facts: further results for the certificate (a fitted t, a mixture's weights).
+        doc: how the variant was obtained, in a line or two.
+    """
+
+    variant: str
+    forward: Graph
+    partials: Graph
+    forward64: Graph
+    partials64: Graph
+    truth: Truth
+    measure: ErrorMeasure
+    goal: float
+    aim: float
+    unit: str
+    box: Mapping[str, tuple[float, float]]
+    settings: tuple[Mapping[str, float], ...] = ({},)
+    fits: tuple[Polynomial, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    doc: str = ""
