@@ -211,9 +211,9 @@ for name, (activation, _, _) in ACTIVATIONS.items():
     panels[name] = (rows, truth, ap1, ap2["exact"])
 
 console.print(
-    "ε_μ: 0 is perfect; ε_σ: 1 is perfect. An activation with a normal input (layer 1) is as right as\n"
-    "Monte Carlo can tell, and within 2 % where its input is only nearly normal. What AP2 loses, it loses in the later\n"
-    "linear layers: it takes units for independent, and after one layer the noise of the pixels has made them correlated.",
+    "ε_μ: 0 is perfect; ε_σ: 1 is perfect. An activation with a normal input (layer 1) is as right as Monte Carlo\n"
+    "can tell, and within 2 % where its input is only nearly normal. What AP2 loses, it loses in the later linear\n"
+    "layers: it takes units for independent, and after one layer the noise of the pixels has made them correlated.",
     soft_wrap=True,
     highlight=False,
 )

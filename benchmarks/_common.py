@@ -1,0 +1,65 @@
+"""What the benchmarks share: interleaved timing, a description of the machine, results on disk."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "save"]
+
+RESULTS = Path(__file__).parent / "results"
+console = Console()
+
+
+def interleaved_medians(
+    contestants: Mapping[str, Callable[[], object]], *, rounds: int, at_least: float = 2e-3
+) -> dict[str, float]:
+    """Median seconds a call of each contestant.
+
+    All take turns in every round, so that a slow spell of the machine hits all alike; fast ones
+    are called often enough in a turn to last ``at_least`` seconds.
+    """
+    calls = {}
+    for name, run in contestants.items():
+        run()
+        started = time.perf_counter()
+        run()
+        calls[name] = max(1, round(at_least / max(time.perf_counter() - started, 1e-7)))
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            seconds[name].append((time.perf_counter() - started) / calls[name])
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def environment() -> dict[str, object]:
+    """The machine and the versions, without names or paths of this very machine."""
+    import torch
+
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = models[0] if models else cpu
+    found = {"cpu": cpu, "python": platform.python_version(), "torch": torch.__version__, "os": platform.system()}
+    if "triton" in sys.modules:
+        found["triton"] = sys.modules["triton"].__version__
+    return {**found, "threads": torch.get_num_threads()}
+
+
+def save(name: str, results: Mapping[str, object]) -> None:
+    """Write ``results/NAME.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"written: {path.relative_to(Path(__file__).parents[1])}", highlight=False)

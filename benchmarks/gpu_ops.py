@@ -1,0 +1,123 @@
+"""The ops on a GPU: the same bits as the C kernels on the CPU, and the bandwidth reached.
+
+Needs a GPU with Triton 3.6 or later, and a C compiler for the comparison of
+bits.  Bandwidth is of the bytes a kernel must move: 16 an element forward, 24
+backward (one random input); beside it stands that of a copy of as many bytes.
+
+    python benchmarks/gpu_ops.py [--elements 67108864]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import torch
+from _common import console, environment, save
+from rich.table import Table
+from torch import Tensor
+
+import momentgen.generated
+from momentgen.runtime import Op
+
+COMPARED = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--elements", type=int, default=1 << 26)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("gpu_ops: expected a GPU that torch can use, found none")
+
+    table = Table("rule", "variant", "direction", "differing bits", "GB/s", "of the copy's")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    rows = []
+    for rule in momentgen.generated.__all__:
+        op = getattr(momentgen.generated, rule)
+        for variant in op.variants:
+            for direction in ("forward", "backward"):
+                differing = differing_outputs(op, variant, direction)
+                rate, copy = bandwidths(op, variant, direction, arguments.elements)
+                row = {"rule": rule, "variant": variant, "direction": direction, "compared": COMPARED}
+                rows.append({**row, "differing": differing, "gigabytes_per_second": rate, "copy": copy})
+                table.add_row(rule, variant, direction, str(differing), f"{rate:.0f}", f"{rate / copy:.2f}")
+    console.print(table)
+    gpu = torch.cuda.get_device_name()
+    save("gpu_ops", {"environment": {**environment(), "gpu": gpu}, "elements": arguments.elements, "results": rows})
+    if any(row["differing"] for row in rows):
+        raise SystemExit("gpu_ops: the GPU gives other bits than the CPU")
+
+
+def differing_outputs(op: Op, variant: str, direction: str) -> int:
+    """How many of the outputs have other bits on the GPU; any NaN equals any other."""
+    inputs = hard_inputs(op, direction)
+    on_cpu = op.kernel(direction, variant=variant, backend="c")(*inputs)
+    on_gpu = op.kernel(direction, variant=variant, backend="triton")(*[tensor.cuda() for tensor in inputs])
+    differing = 0
+    for here, there in zip(on_cpu, on_gpu, strict=True):
+        there = there.cpu()
+        same = (here.view(torch.int32) == there.view(torch.int32)) | (here.isnan() & there.isnan())
+        differing += int((~same).sum())
+    return differing
+
+
+def hard_inputs(op: Op, direction: str) -> list[Tensor]:
+    """Half moderate inputs, half random bit patterns (subnormals, infinities and NaNs included), and every edge."""
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.tensor([0.0, -0.0, 1e-45, 1e-38, 1.2e-38, 1e-30, 1.0, 1e4, 1e30, 3.4e38, float("inf"), float("nan")])
+    edges = torch.cat([edges, -edges])
+    first, second = (part.flatten() for part in torch.meshgrid(edges, edges, indexing="ij"))
+
+    def random(spread: float, positive: bool) -> Tensor:
+        half = COMPARED // 2
+        moderate = spread * torch.randn(half, generator=generator)
+        low, high = -(2**31), 2**31 - 1
+        patterns = torch.randint(low, high, (COMPARED - half,), generator=generator, dtype=torch.int64)
+        wild = patterns.to(torch.int32).view(torch.float32)
+        both = torch.cat([moderate, wild])
+        return both.abs() if positive else both
+
+    inputs = []
+    for _ in range(op.inputs):
+        mean, var = random(3.0, positive=False), random(2.0, positive=True)
+        mean[: len(first)], var[: len(first)] = first, second
+        inputs += [mean, var]
+    if direction == "backward":
+        inputs += [random(1.0, positive=False) for _ in range(2)]
+    return inputs
+
+
+def bandwidths(op: Op, variant: str, direction: str, n: int) -> tuple[float, float]:
+    """Gigabytes a second of the kernel, and of a copy of as many bytes."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    inputs = [torch.rand(n, device="cuda", generator=generator) + 0.1 for _ in range(2 * op.inputs)]
+    if direction == "backward":
+        inputs += [torch.randn(n, device="cuda", generator=generator) for _ in range(2)]
+    outputs = 2 if direction == "forward" else 2 * op.inputs
+    gigabytes = 4e-9 * n * (len(inputs) + outputs)
+    source = torch.rand(n * (len(inputs) + outputs) // 2, device="cuda")
+    target = torch.empty_like(source)
+    kernel = op.kernel(direction, variant=variant, backend="triton")
+    return gigabytes / seconds(lambda: kernel(*inputs)), gigabytes / seconds(lambda: target.copy_(source))
+
+
+def seconds(run: Callable[[], object], rounds: int = 30) -> float:
+    """Median time of a call on the device."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(1e-3 * start.elapsed_time(end))
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
