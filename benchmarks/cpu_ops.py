@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 import momentgen.generated
+from momentgen.runtime import Op
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.native import parameter_block
 
@@ -66,7 +67,7 @@ def main() -> None:
     save("cpu_ops", {"environment": environment(), "rounds": arguments.rounds, "results": rows})
 
 
-def contestants_for(op: momentgen.runtime.Op, variant: str, direction: str, n: int) -> dict[str, Callable[[], object]]:
+def contestants_for(op: Op, variant: str, direction: str, n: int) -> dict[str, Callable[[], object]]:
     """What is timed against what, on one set of tensors."""
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(n, generator=generator)
@@ -89,7 +90,7 @@ def contestants_for(op: momentgen.runtime.Op, variant: str, direction: str, n: i
 
 
 def bare_kernel(
-    op: momentgen.runtime.Op, variant: str, direction: str, inputs: list[Tensor], outputs: list[Tensor]
+    op: Op, variant: str, direction: str, inputs: list[Tensor], outputs: list[Tensor]
 ) -> Callable[[], object]:
     """The C function on raw addresses: no allocation, no checks."""
     names = tuple(parameter.name for parameter in op.parameters)
@@ -101,7 +102,7 @@ def bare_kernel(
     return lambda: function(n, *addresses[0], block, *addresses[1])
 
 
-def through_op(op: momentgen.runtime.Op, variant: str, direction: str, inputs: list[Tensor]) -> Callable[[], object]:
+def through_op(op: Op, variant: str, direction: str, inputs: list[Tensor]) -> Callable[[], object]:
     """What a user gets: forward without gradients, or the backward pass that autograd runs."""
     if direction == "forward":
         return lambda: op(*inputs, variant=variant)
