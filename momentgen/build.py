@@ -47,6 +47,8 @@ class Compiled(Protocol):
         """One summary a variant: ``name``, ``bounds``, ``operations``."""
 
 
+_LONGEST = 400  # characters of a message that was not written for users
+
 #: (rule name, rule file, progress) -> Compiled; must be picklable, since workers call it
 Compiler = Callable[[str, Path, Callable[[str], None]], Compiled]
 
@@ -285,8 +287,10 @@ def _run(source: _Source, compiler: Compiler, report: Callable[[str, str], None]
     except MomentgenError as error:
         return failed(error)
     except Exception as error:  # a defect of the compiler must not stop the other rules, nor be hidden
-        cause = f"momentgen failed, please report this: {type(error).__name__}: {error}"
-        return failed(BuildError(source.name, stage, cause), traceback.format_exc())
+        message = str(error)
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+        cause = f"momentgen failed, please report this: {type(error).__name__}: {message}"
+        return failed(BuildError(source.name, stage, cause), "".join(traceback.format_tb(error.__traceback__)))
 
 
 def _compile_all(

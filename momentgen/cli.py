@@ -157,17 +157,19 @@ class _Display(Reporter):
 
 
 def _print_result(console: Console, result: BuildResult) -> None:
-    table = Table("rule", "variant", "bound", "operations", "time")
-    table.columns[3].justify = table.columns[4].justify = "right"
+    table = Table("rule", "variant", "mean", "var", "partials", "operations", "time")
+    table.columns[5].justify = table.columns[6].justify = "right"
     for rule in result.rules:
-        seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else ""
+        seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else "fresh"
         if rule.status == "failed":
-            table.add_row(rule.rule, "", "[red]failed[/red]", "", seconds)
+            table.add_row(rule.rule, "[red]failed[/red]", "", "", "", "", seconds)
         for index, variant in enumerate(rule.variants):
-            bounds = ", ".join(f"{output} {bound}" for output, bound in variant.bounds.items())
-            operations = " / ".join(f"{variant.operations[way]}" for way in ("forward", "backward"))
-            name, spent = (rule.rule, seconds or "fresh") if index == 0 else ("", "")
-            table.add_row(name, variant.name, escape(bounds), operations, spent)
+            name, spent = (rule.rule, seconds) if index == 0 else ("", "")
+            bounds = dict(variant.bounds)
+            mean, var = bounds.pop("mean", ""), bounds.pop("var", "")
+            partials = max(bounds.values(), key=_leading_number, default="")
+            operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
+            table.add_row(name, variant.name, *map(escape, (mean, var, partials)), operations, spent)
     console.print(table)
     for name in result.removed:
         console.print(f"removed {_short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
@@ -182,6 +184,13 @@ def _print_result(console: Console, result: BuildResult) -> None:
             _errors().print(rule.defect, markup=False, highlight=False)
         if rule.error is not None:
             _print_error(rule.error)
+
+
+def _leading_number(bound: str) -> float:
+    try:
+        return float(bound.split()[0])
+    except (IndexError, ValueError):
+        return float("inf")  # a bound that cannot be compared is the one to show
 
 
 def _short(path: Path) -> str:

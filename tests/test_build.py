@@ -162,7 +162,8 @@ def test_a_defect_of_the_compiler_is_named_with_its_stage_and_keeps_its_tracebac
     result = run(rules).rules[0]
     assert isinstance(result.error, BuildError)
     assert (result.error.rule, result.error.stage) == ("abs", "derive")
-    assert "ZeroDivisionError: a defect" in result.defect
+    assert "ZeroDivisionError: a defect" in str(result.error)
+    assert "stub_compiler.py" in result.defect
 
 
 def test_a_worker_that_dies_takes_no_other_rule_with_it(rules: Path) -> None:
