@@ -45,6 +45,8 @@ _PRELUDE = """\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#ifndef MOMENTGEN_BITS
+#define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
 {
     const union { float f; uint32_t u; } both = {.f = x};
@@ -55,7 +57,8 @@ static inline float as_float(uint32_t u)
 {
     const union { uint32_t u; float f; } both = {.u = u};
     return both.f;
-}"""
+}
+#endif"""
 
 _TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
 _FORMAT = {

@@ -30,9 +30,9 @@ from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.forms import OutputForm, Side, output_forms
 from momentgen.compiler.stabilise.forms import t as T_SYMBOL
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.oracle import ball_function, evaluate_scaled
+from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ulp import to_float64, ulp_error
+from momentgen.compiler.ulp import LARGEST, ulp_error
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 
@@ -245,6 +245,9 @@ class _Writer:
             self.fits.append(fit)
             series = g.horner(self.h, fit.coefficients)
             main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)
+        if form.power <= -2:  # 1/v overflows for subnormal v; gradients stay finite
+            largest = g.const(LARGEST)
+            main = g.select(g.lt(largest, main), largest, g.select(g.lt(main, g.neg(largest)), g.neg(largest), main))
         if parity == -1:
             main = g.select(self.negative, g.neg(main), main)
         return main
@@ -304,12 +307,17 @@ class _Writer:
     def scale(self, z: int, power: int, factors: list[int]) -> int:
         """z·sigma^power times the exponential's factors, in an order in which nothing overflows on the way."""
         g = self.g
-        steps = [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [self.inverse] * -power
-        for i in range(max(len(steps), len(factors))):
+        if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
+            for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
+                z = g.mul(z, step)
+            for factor in factors:
+                z = g.mul(z, factor)
+            return z
+        for i in range(max(-power, len(factors))):
+            if i < -power:
+                z = g.mul(z, self.inverse)
             if i < len(factors):
                 z = g.mul(z, factors[i])
-            if i < len(steps):
-                z = g.mul(z, steps[i])
         return z
 
 
@@ -348,8 +356,7 @@ class ClosedFormTruth:
         self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32], params: Mapping[str, float]
     ) -> dict[str, npt.NDArray[np.float64]]:
         values = {"mu": mean.astype(np.float64), "v": var.astype(np.float64), **params}
-        scaled = evaluate_scaled(self.function, values)
-        return {n: to_float64(scaled.mantissa[i], scaled.exponent[i]) for i, n in enumerate(self.names)}
+        return dict(zip(self.names, evaluate(self.function, values).value, strict=True))
 
 
 def _ulp(

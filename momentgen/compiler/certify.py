@@ -1,0 +1,208 @@
+"""Certify: the error of the emitted program against exact values, and the certificate that says so.
+
+The C kernels that will be shipped are run (their bits are those of every other
+renderer) on random points over all of float32, on its edges, and around the
+worst points found; exact values come from rigorous balls or quadrature.  The
+promises that are not about accuracy (no negative variance, no NaN from finite
+input, limits at v = 0) are checked on more points, and break the build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.emit import render_c
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.lower import split_float32
+from momentgen.compiler.native import NativeKernel, find_compiler
+from momentgen.compiler.points import Points, edge_points, neighbours, wide_points
+from momentgen.compiler.program import Program
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ulp import SMALLEST_NORMAL, is_normal, ulp_error
+from momentgen.errors import BuildError
+
+__all__ = ["Bound", "Runner", "check_promises", "kernel_params", "measure"]
+
+F32 = npt.NDArray[np.float32]
+_EDGES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
+
+
+def kernel_params(program: Program, setting: Mapping[str, float], scalars: Sequence[float] = ()) -> dict[str, float]:
+    """What the program's parameters are at a setting of the rule's: hi and lo words, then derived scalars."""
+    values: list[float] = []
+    for value in setting.values():
+        values.extend(split_float32(value))
+    values.extend(scalars)
+    return dict(zip(program.params, values, strict=True))
+
+
+class Runner:
+    """The six outputs of a forward and a backward program, by compiled C where there is a compiler."""
+
+    def __init__(self, forward: Program, backward: Program) -> None:
+        self.forward, self.backward = forward, backward
+        self._native: tuple[NativeKernel, NativeKernel] | None = None
+        if find_compiler() is not None:
+            source = render_c((forward, backward), Header(forward.name, "", "", {}, {}))
+            n = len(forward.params)
+            self._native = (
+                NativeKernel(source, forward.name, 2, n, 2),
+                NativeKernel(source, backward.name, 4, n, 2),
+            )
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F32]:
+        """Outputs and partials at the points; a partial is a gradient for the unit seed of its output."""
+        one, zero = np.ones_like(mean), np.zeros_like(mean)
+        results = dict(zip(OUTPUTS, self._run(0, (mean, var), params), strict=True))
+        partials = [*self._run(1, (mean, var, one, zero), params), *self._run(1, (mean, var, zero, one), params)]
+        return results | dict(zip(PARTIALS, partials, strict=True))
+
+    def _run(self, which: int, inputs: tuple[F32, ...], params: Mapping[str, float]) -> tuple[F32, ...]:
+        program = (self.forward, self.backward)[which]
+        if self._native is not None:
+            return self._native[which](*inputs, params=[params[p] for p in program.params])
+        outputs = compile_program(program)(dict(zip(program.inputs, inputs, strict=True)), params)
+        return tuple(outputs[name] for name, _ in program.outputs)
+
+
+@dataclass
+class Bound:
+    """The largest error of one output over all points measured.
+
+    Attributes:
+        error: in the unit of the variant's goal.
+        at: the point, and the parameters, where it is reached.
+        ulp: largest error in ulp, where the exact value is a normal number.
+        absolute: largest absolute error where the exact value is below the normal range or, for bounded outputs, anywhere.
+        histogram: count of points by error in ulp; the last bin is open.
+    """
+
+    error: float = 0.0
+    at: dict[str, float] = field(default_factory=dict)
+    ulp: float = 0.0
+    absolute_below_normal: float = 0.0
+    histogram: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
+
+    def update(
+        self, error: npt.NDArray[np.float64], computed: F32, exact: npt.NDArray[np.float64], at: Points, setting: Mapping[str, float]
+    ) -> None:
+        """Take in the errors at some points."""
+        worst = int(np.argmax(error))
+        if error[worst] > self.error:
+            self.error = float(error[worst])
+            self.at = {"mean": float(at[0][worst]), "var": float(at[1][worst]), **setting}
+        ulp = ulp_error(computed, exact)
+        self.ulp = max(self.ulp, float(ulp.max()))
+        small = np.abs(exact) < SMALLEST_NORMAL
+        if small.any():
+            gap = np.abs(computed[small].astype(np.float64) - exact[small])
+            self.absolute_below_normal = max(self.absolute_below_normal, float(np.max(gap)))
+        counts, _ = np.histogram(ulp[is_normal(exact)], bins=[0.0, *_EDGES, np.inf])
+        self.histogram = [a + int(b) for a, b in zip(self.histogram, counts, strict=True)]
+
+    def as_data(self, unit: str) -> dict[str, Any]:
+        """For the certificate; errors rounded up to four digits."""
+        data: dict[str, Any] = {unit: _up(self.error), "at": self.at}
+        if unit != "ulp":
+            data["ulp"] = _up(self.ulp)
+        data["absolute_below_normal"] = _up(self.absolute_below_normal)
+        data["histogram_ulp"] = dict(zip([*(f"<= {e:g}" for e in _EDGES), f"> {_EDGES[-1]:g}"], self.histogram, strict=True))
+        return data
+
+
+def _up(value: float) -> float:
+    """Rounded up to four significant digits, so that a printed bound still is one."""
+    if value == 0.0 or not np.isfinite(value):
+        return value
+    step = 10.0 ** (np.floor(np.log10(value)) - 3)
+    return float(f"{np.ceil(value / step) * step:.4g}")
+
+
+def measure(
+    stable: Stable, runner: Runner, params_of: Callable[[Mapping[str, float]], Mapping[str, float]], *, points: int, seed: int
+) -> tuple[dict[str, Bound], int]:
+    """Errors of all six outputs over the whole domain.
+
+    Returns:
+        The bounds, and how many points they come from.
+    """
+    bounds = {name: Bound() for name in (*OUTPUTS, *PARTIALS)}
+    count = 0
+    for setting in stable.settings:
+        params = params_of(setting)
+        wide, edges = wide_points(points, seed), edge_points()
+        batch = np.concatenate([wide[0], edges[0]]), np.concatenate([wide[1], edges[1]])
+        for round_ in range(2):
+            usable = batch[1] > 0
+            batch = batch[0][usable], batch[1][usable]
+            computed, exact = runner(*batch, params), stable.truth(*batch, setting)
+            worst: list[npt.NDArray[np.int64]] = []
+            for name, bound in bounds.items():
+                error = stable.measure(name, computed[name], exact[name], *batch)
+                bound.update(error, computed[name], exact[name], batch, setting)
+                worst.append(np.argsort(error)[-20:])
+            count += batch[0].size
+            if round_ == 0:
+                chosen = np.concatenate(worst)
+                batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
+    return bounds, count
+
+
+def check_promises(
+    rule: str, runner: Runner, params: Mapping[str, float], f: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None, seed: int
+) -> int:
+    """What holds for every input, whatever the accuracy.
+
+    Variances are never negative; finite input gives no NaN and finite gradients; v = 0 gives f(mean) and 0;
+    NaN in gives NaN out; a negative variance gives NaN.
+
+    Args:
+        rule: for messages.
+        runner: the programs.
+        params: their parameters.
+        f: the activation on float64 arrays; None where a variant does not reproduce it at v = 0.
+        seed: of the points.
+
+    Returns:
+        How many points were checked.
+
+    Raises:
+        BuildError: naming the promise broken and the point.
+    """
+    wide, edges = wide_points(200_000, seed + 1), edge_points()
+    mean, var = np.concatenate([wide[0], edges[0]]), np.concatenate([wide[1], edges[1]])
+    result = runner(mean, var, params)
+
+    def demand(holds: npt.NDArray[np.bool_], what: str, at: Points) -> None:
+        if not holds.all():
+            i = int(np.argmin(holds))
+            point = f"mean = {at[0][i]!r}, var = {at[1][i]!r}"
+            values = ", ".join(f"{name} = {array[i]!r}" for name, array in values_at.items())
+            raise BuildError(rule, "certify", f"expected {what}, but at {point} the program gives {values}")
+
+    values_at: Mapping[str, F32] = result
+    demand(~(result["var"] < 0), "a variance that is not negative", (mean, var))
+    for name in OUTPUTS:
+        demand(~np.isnan(result[name]), f"no NaN in {name} from finite input", (mean, var))
+    for name in PARTIALS:
+        demand(np.isfinite(result[name]), f"a finite {name} from finite input", (mean, var))
+    certain = edges[0][edges[1] == 0]
+    zero = np.zeros_like(certain)
+    values_at = at_zero = runner(certain, zero, params)
+    if f is not None:
+        with np.errstate(all="ignore"):
+            want = f(certain.astype(np.float64)).astype(np.float32)
+        demand(at_zero["mean"] == want, "the mean f(mean) at var = 0", (certain, zero))
+    demand(at_zero["var"] == 0, "a variance of 0 at var = 0", (certain, zero))
+    nan, some = np.full(4, np.nan, np.float32), np.float32([-1.0, 0.0, 1.0, 30.0])
+    for at, what in (((nan, np.abs(some)), "NaN in mean"), ((some, nan), "NaN in var"), ((some, np.float32([-1, -1e-38, -4, -1e30])), "a negative variance")):
+        values_at = bad = runner(at[0], at[1], params)
+        for name in OUTPUTS:
+            demand(np.isnan(bad[name]), f"{name} to be NaN for {what}", at)
+    return int(mean.size)

@@ -1,0 +1,271 @@
+"""One rule through all stages: from the rule as data to the texts of its generated files.
+
+Nothing is written to disk here; :mod:`momentgen.build` does that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from momentgen.compiler.ablate import Calibration, Choice, choose
+from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure
+from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.emit import Header, render_c, render_triton
+from momentgen.compiler.emit.module import render_module
+from momentgen.compiler.emit.torch import render_torch
+from momentgen.compiler.lower import lower
+from momentgen.compiler.passes import optimise
+from momentgen.compiler.points import calibration_points, seed_of
+from momentgen.compiler.program import Program
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
+
+__all__ = ["CompiledRule", "VariantSummary", "compile_rule"]
+
+Progress = Callable[[str], None]
+_CALIBRATION = 3000
+_CERTIFICATION = 12_000
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class VariantSummary:
+    """A row of the build's closing table."""
+
+    name: str
+    bounds: Mapping[str, str]
+    operations: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CompiledRule:
+    """All that one rule becomes: file name -> text, and what to print."""
+
+    rule: str
+    files: Mapping[str, str]
+    variants: tuple[VariantSummary, ...]
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """One variant, lowered and certified."""
+
+    stable: Stable
+    forward: Program
+    backward: Program
+    choices: Mapping[str, Choice]
+    bounds: Mapping[str, Bound]
+    points: int
+    promises: int
+
+
+def compile_rule(rule: Rule, *, progress: Progress = lambda stage: None) -> CompiledRule:
+    """Derive, stabilise, lower, certify and emit ``rule``.
+
+    Args:
+        rule: a checked rule.
+        progress: called with the name of each stage as it begins.
+
+    Raises:
+        BuildError: naming the rule, the stage and the cause.
+    """
+    progress("derive")
+    derivation = derive(rule)
+    progress("stabilise")
+    files: dict[str, str] = {}
+    summaries: list[VariantSummary] = []
+    stables = stabilise(derivation)
+    for stable in stables:
+        compiled = _compile_variant(rule, stable, progress)
+        progress(f"emit {stable.variant}")
+        header = _header(rule, derivation, compiled)
+        programs = (compiled.forward, compiled.backward)
+        files[f"{stable.variant}.c"] = render_c(programs, header)
+        files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
+        summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
+        files[f"{stable.variant}_torch.py"] = render_torch(stable.forward64, stable.partials64, header, summary)
+        files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, compiled), indent=1) + "\n"
+        bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in compiled.bounds.items()}
+        operations = {"forward": compiled.forward.operations, "backward": compiled.backward.operations}
+        summaries.append(VariantSummary(stable.variant, bounds, operations))
+    files["__init__.py"] = render_module(rule, tuple(s.variant for s in stables), header_digest=rule.digest)
+    return CompiledRule(rule.name, files, tuple(summaries))
+
+
+def _compile_variant(rule: Rule, stable: Stable, progress: Progress) -> _Compiled:
+    """Lower with a falling aim until the certified error is within the goal."""
+    seed = seed_of(rule.name, stable.variant)
+    aim = stable.aim
+    for _attempt in range(_ATTEMPTS):
+        progress(f"lower {stable.variant}")
+        choices, programs = {}, {}
+        for direction, graph, outputs in (("forward", stable.forward, OUTPUTS), ("backward", stable.partials, PARTIALS)):
+            name = f"{rule.name}_{stable.variant}_{direction}"
+            calibrations = _calibrations(stable, graph, seed_of(rule.name))
+            choice = choose(graph, name, calibrations, aim)
+            if max(choice.error.values()) > stable.goal:
+                raise BuildError(
+                    rule.name,
+                    "lower",
+                    f"variant {stable.variant}: even with double-floats throughout, the error is "
+                    f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
+                )
+            program = lower(graph, name, choice.double, choice.orders, backward=direction == "backward")
+            choices[direction], programs[direction] = choice, optimise(program)
+        progress(f"certify {stable.variant}")
+        runner = Runner(programs["forward"], programs["backward"])
+
+        def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
+            return kernel_params(program, setting)
+
+        bounds, points = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name))
+        worst = max(bound.error for bound in bounds.values())
+        if worst <= stable.goal:
+            checked = 0
+            for setting in stable.settings:
+                checked += check_promises(rule.name, runner, params_of(setting), _activation(rule, stable, setting), seed)
+            return _Compiled(stable, programs["forward"], programs["backward"], choices, bounds, points, checked)
+        aim *= 0.85 * stable.goal / worst if worst < 4 * stable.goal else 0.5
+    where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
+    found = {name: bound.error for name, bound in bounds.items()}
+    raise BuildError(
+        rule.name,
+        "certify",
+        f"variant {stable.variant}: expected an error of at most {stable.goal:g} {stable.unit}, got {_shown(found)} at {where}",
+    )
+
+
+def _shown(errors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {error:.3g}" for name, error in errors.items())
+
+
+def _calibrations(stable: Stable, graph: Any, seed: int) -> list[Calibration]:
+    mean, var = calibration_points(stable.box, _CALIBRATION, seed)
+    calibrations = []
+    for setting in stable.settings[:2]:
+        exact = stable.truth(mean, var, setting)
+
+        def error(
+            output: str, computed: npt.NDArray[np.float32], exact: Mapping[str, npt.NDArray[np.float64]] = exact
+        ) -> float:
+            return float(stable.measure(output, computed, exact[output], mean, var).max())
+
+        stand_in = lower(graph, "parameters", frozenset(), {})
+        calibrations.append(Calibration({"mean": mean, "var": var}, kernel_params(stand_in, setting), setting, error))
+    return calibrations
+
+
+def _activation(
+    rule: Rule, stable: Stable, setting: Mapping[str, float]
+) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None:
+    """f on arrays, for the variants that are f's moments."""
+    if stable.variant not in ("exact", "tight"):
+        return None
+    f = rule.f.subs({p.symbol: sympy.Float(setting[p.name], 30) for p in rule.parameters})
+    (x,) = f.free_symbols
+
+    def evaluate(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        with mpmath.workdps(30):
+            return np.array([float(sympy.N(f.subs(x, sympy.Float(float(value), 30)), 20)) for value in values])
+
+    return evaluate
+
+
+@lru_cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in ("momentgen", "sympy", "mpmath", "python-flint", "numpy")}
+
+
+def _header(rule: Rule, derivation: Derivation, compiled: _Compiled) -> Header:
+    stable = compiled.stable
+    lines = [
+        f"{name:<11} {bound.error:.3g} {stable.unit}, worst at " + ", ".join(f"{k} = {w:.9g}" for k, w in bound.at.items())
+        for name, bound in compiled.bounds.items()
+    ]
+    lines.append(f"against exact values at {compiled.points} points over all of float32; details in {stable.variant}.json")
+    summary = [f"f(x) = {rule.f}"]
+    if rule.citation:
+        summary.append(rule.citation)
+    return Header(
+        rule.name,
+        stable.variant,
+        rule.digest,
+        _versions(),
+        {p.name: p.operations for p in (compiled.forward, compiled.backward)},
+        tuple(lines),
+        tuple(summary),
+    )
+
+
+def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
+    stable = compiled.stable
+    return {
+        "rule": rule.name,
+        "variant": stable.variant,
+        "digest": rule.digest,
+        "f": str(rule.f),
+        "citation": rule.citation,
+        "goal": {stable.unit: stable.goal},
+        "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
+        "domain": {
+            "mean": "every finite float32",
+            "var": "every finite float32 >= 0",
+            "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
+        },
+        "method": {
+            "how": stable.doc,
+            "truth": "rigorous ball arithmetic or quadrature, rounded to float64",
+            "points": compiled.points,
+            "settings": list(stable.settings),
+            "univariate": "sampled",
+            "promises": {
+                "points": compiled.promises,
+                "checked": [
+                    "variance never negative",
+                    "finite input gives no NaN, and finite gradients",
+                    "v = 0 gives variance 0" + (" and mean f(mu)" if stable.variant in ("exact", "tight") else ""),
+                    "NaN in gives NaN out; v < 0 gives NaN",
+                ],
+            },
+        },
+        "approximations": [_fit_data(fit) for fit in stable.fits],
+        "facts": dict(stable.facts),
+        "operations": {p.name.rsplit("_", 1)[1]: p.count() for p in (compiled.forward, compiled.backward)},
+        "ablation": {
+            direction: {
+                "double_floats": len(choice.double),
+                "error_all_single": {k: _digits(w) for k, w in choice.all_single.items()},
+                "error_all_double": {k: _digits(w) for k, w in choice.all_double.items()},
+            }
+            for direction, choice in compiled.choices.items()
+        },
+    }
+
+
+def _digits(value: float) -> float | str:
+    return float(f"{value:.4g}") if np.isfinite(value) else str(value)
+
+
+def _fit_data(fit: Any) -> dict[str, Any]:
+    data = {
+        "what": fit.what,
+        "interval": [mpmath.nstr(edge, 12) for edge in fit.interval],
+        "centre": mpmath.nstr(fit.centre, 12),
+        "degree": len(fit.coefficients) - 1,
+        "coefficients": [mpmath.nstr(c, 20) for c in fit.coefficients],
+        "relative_error": mpmath.nstr(fit.error, 4),
+    }
+    if fit.bound is not None:
+        data["proven_bound"] = mpmath.nstr(fit.bound, 4)
+    return data

@@ -1,0 +1,87 @@
+"""Inputs at which a program is measured: random, in the tails, at the edges of float32, near the worst known.
+
+All generators are deterministic; a seed belongs to the rule and variant.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Points", "calibration_points", "edge_points", "neighbours", "seed_of", "wide_points"]
+
+F32 = npt.NDArray[np.float32]
+Points = tuple[F32, F32]
+
+
+def seed_of(*names: str) -> int:
+    """A seed that depends on the names alone."""
+    return zlib.crc32("/".join(names).encode())
+
+
+def _from_ratio(a: npt.NDArray[np.float64], var: npt.NDArray[np.float64]) -> Points:
+    v = np.clip(var, 2.0**-149, 3.4e38).astype(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        mean = np.clip(a * np.sqrt(v.astype(np.float64)), -3.4e38, 3.4e38).astype(np.float32)
+    return mean, v
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> npt.NDArray[np.float64]:
+    return np.asarray(np.exp2(rng.uniform(low, high, n)))
+
+
+def calibration_points(box: Mapping[str, tuple[float, float]], n: int, seed: int) -> Points:
+    """Points for the ablation: the box uniformly, its middle more densely, and towards zero."""
+    rng = np.random.default_rng(seed)
+    var = _log_uniform(rng, *box["log2_var"], n)
+    name = "a" if "a" in box else "mu"
+    low, high = box[name]
+    k = n // 4
+    values = np.concatenate(
+        [
+            rng.uniform(low, high, n - 2 * k),
+            rng.normal(0, 1.5, k).clip(low, high),
+            rng.choice([-1.0, 1.0], k) * _log_uniform(rng, -20, 0, k),
+        ]
+    )
+    if name == "a":
+        return _from_ratio(values, var)
+    return values.astype(np.float32), var.astype(np.float32)
+
+
+def wide_points(n: int, seed: int) -> Points:
+    """All of float32: a = mu/sigma over the bulk, the tails to 1e4 and beyond, and towards 0; any variance."""
+    rng = np.random.default_rng(seed)
+    k = n // 5
+    sign = rng.choice([-1.0, 1.0], k)
+    groups = [
+        _from_ratio(rng.uniform(-20, 20, n - 4 * k), _log_uniform(rng, -149, 128, n - 4 * k)),
+        _from_ratio(rng.normal(0, 1.5, k), _log_uniform(rng, -30, 30, k)),
+        _from_ratio(sign * _log_uniform(rng, -60, 1, k), _log_uniform(rng, -126, 127, k)),
+        _from_ratio(sign * _log_uniform(rng, 4, 18, k), _log_uniform(rng, -126, 127, k)),
+        ((sign * _log_uniform(rng, -40, 40, k)).astype(np.float32), _log_uniform(rng, -60, 60, k).astype(np.float32)),
+    ]
+    return np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
+
+
+def edge_points() -> Points:
+    """Zero, the smallest and largest numbers and everything between by decades, for mean and variance alike."""
+    sizes = [2.0**-149, 2.0**-140, 2.0**-127, 2.0**-126, 1e-38, 1e-37, 1e-30, 1e-20, 1e-10, 1e-5, 0.01, 0.5]
+    sizes += [1.0, 1.5, 3.0, 10.0, 100.0, 1e4, 1e8, 1e15, 1e20, 1e30, 1e38, 3.4e38]
+    positive = np.array([0.0, *sizes]).astype(np.float32)
+    mean, var = np.meshgrid(np.concatenate([-positive[1:], positive]), positive)
+    return mean.ravel(), var.ravel()
+
+
+def neighbours(points: Points, seed: int, count: int = 8) -> Points:
+    """Points a few units in the last place from the given ones: where errors are bad they are worse nearby."""
+    rng = np.random.default_rng(seed)
+    moved = []
+    for array in points:
+        bits = np.repeat(np.ascontiguousarray(array, np.float32).view(np.int32), count)
+        moved.append((bits + rng.integers(-40, 41, bits.size, dtype=np.int32)).view(np.float32))
+    usable = np.isfinite(moved[0]) & np.isfinite(moved[1]) & (moved[1] > 0)
+    return moved[0][usable], moved[1][usable]
