@@ -3,23 +3,31 @@
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval
 ``prove``              the same polynomial with a proven bound on its error
+``fit_scale_mixture``  a sigmoid as a mixture of normal distribution functions, proven in value and derivatives
 ``J``, ``mills``       the functions most often fitted: truncated normal moments, Mills ratio
 =====================  ======================================================================
 """
 
 from momentgen.compiler.approximate.bound import BallFunction, Maximum, prove, prove_maximum
+from momentgen.compiler.approximate.mixture import LOGISTIC, ScaleMixture, Sigmoid, prove_scale_mixture
+from momentgen.compiler.approximate.mixture_fit import fit_scale_mixture
 from momentgen.compiler.approximate.remez import Function, Polynomial, remez
 from momentgen.compiler.approximate.special import J, J_series, mills
 
 __all__ = [
+    "LOGISTIC",
     "BallFunction",
     "Function",
     "J",
     "J_series",
     "Maximum",
     "Polynomial",
+    "ScaleMixture",
+    "Sigmoid",
+    "fit_scale_mixture",
     "mills",
     "prove",
     "prove_maximum",
+    "prove_scale_mixture",
     "remez",
 ]
