@@ -14,7 +14,6 @@ from pathlib import Path
 
 from momentgen.errors import BuildError
 
-
 BOUNDS = {"mean": "2.5 ulp", "var": "3 ulp", "dmean_dmu": "9.5 ulp", "dvar_dvar": "10 ulp"}
 
 
