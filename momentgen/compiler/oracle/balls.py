@@ -1,0 +1,361 @@
+"""Closed forms in ball arithmetic, with as many digits as it takes.
+
+A sympy expression is compiled once to straight-line calls on ``flint.arb`` and
+run at doubled precision until every output is relatively accurate.  arb has
+unbounded exponents, so nothing under- or overflows.  Where the one ``Phi`` has
+a positive argument, 1 - Phi(-z) is put in and expanded first: the ones cancel
+exactly, and a tail of size exp(-5e7) does not need 7e7 bits.  Where it is zero,
+1/2 is put in: what vanishes by symmetry is zero, not a small ball.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+from flint import acb, arb, ctx, fmpq
+from sympy import Expr, Symbol
+
+from momentgen.symbols import Phi, S, phi
+
+__all__ = ["BallFunction", "Certified", "Scaled", "ball_function", "evaluate", "evaluate_scaled"]
+
+Array = npt.NDArray[np.float64]
+_MAX_BITS = 1 << 16
+
+
+class Certified(NamedTuple):
+    """Values in float64 and a proven bound on |value - exact|, one row an output (or flat, for one expression)."""
+
+    value: Array
+    radius: Array
+
+
+class Scaled(NamedTuple):
+    """Values mantissa * 2**exponent, |mantissa| in [0.5, 1) or 0; relative error at most 2**-52."""
+
+    mantissa: Array
+    exponent: npt.NDArray[np.int64]
+
+
+def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) -> BallFunction:
+    """Compile ``expr`` (one or several) as a function of ``names``, in that order.
+
+    >>> f = ball_function(sympy.sympify("x**2 - 1"), ["x"])
+    >>> f(3.0)
+    [8.00000000000000]
+    """
+    exprs = (expr,) if isinstance(expr, Expr) else tuple(expr)
+    return BallFunction(exprs, tuple(str(name) for name in names))
+
+
+class BallFunction:
+    """Several expressions of several named numbers, as a function of balls; survives pickling.
+
+    Args:
+        exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, polylog, trigonometric functions, powers, +, *.
+        names: of the arguments; every free symbol must be among them.
+
+    Raises:
+        ValueError: for a symbol not named, or a function that balls cannot evaluate.
+    """
+
+    def __init__(self, exprs: tuple[Expr, ...], names: tuple[str, ...]) -> None:
+        self.exprs, self.names = exprs, names
+        unknown = sorted({str(s) for e in exprs for s in e.free_symbols} - set(names))
+        if unknown:
+            raise ValueError(f"expected symbols {', '.join(names)}, got also {', '.join(unknown)}")
+        self._plain = _compile(exprs, names)
+        arguments = {z for e in exprs for call in e.atoms(Phi) for z in call.args}
+        self._argument: Callable[..., list[arb]] | None = None
+        self._reflected = self._middle = self._plain
+        if len(arguments) == 1:
+            (z,) = arguments
+            self._reflected = _compile(tuple(sympy.expand(e.subs(Phi(z), 1 - Phi(-z))) for e in exprs), names)
+            half = sympy.Rational(1, 2)
+            self._middle = _compile(tuple(sympy.expand(e.subs({Phi(z): half, phi(z): phi(0)})) for e in exprs), names)
+            self._argument = _compile((z,), names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.exprs, self.names)
+
+    def __call__(self, *values: float | arb) -> list[arb]:
+        """Balls at the current precision ``flint.ctx.prec``."""
+        balls = [v if isinstance(v, arb) else arb(float(v)) for v in values]
+        if self._argument is not None:
+            (z,) = self._argument(*balls)
+            if z.is_zero():
+                return self._middle(*balls)
+            if z > 0:
+                return self._reflected(*balls)
+        return self._plain(*balls)
+
+    def accurate(self, values: Sequence[float], relative_bits: int = 60, floor_bits: int | None = 200) -> list[arb]:
+        """Balls relatively accurate to ``relative_bits``, or surely below 2**-floor_bits.
+
+        Raises:
+            ArithmeticError: if 65,536 bits do not suffice.
+        """
+        precision = ctx.prec
+        bits = max(64, relative_bits + 32)
+        try:
+            while True:
+                ctx.prec = bits
+                balls = self(*values)
+                if all(_good(b, relative_bits, floor_bits) for b in balls):
+                    return balls
+                bits *= 2
+                if bits > _MAX_BITS:
+                    at = ", ".join(f"{n} = {v!r}" for n, v in zip(self.names, values, strict=True))
+                    bad = [str(e) for e, b in zip(self.exprs, balls, strict=True) if not _good(b, relative_bits, floor_bits)]
+                    raise ArithmeticError(f"{_MAX_BITS} bits do not determine {', '.join(bad)} at {at}")
+        finally:
+            ctx.prec = precision
+
+
+def evaluate(
+    expr: Expr | Sequence[Expr] | BallFunction,
+    values: Mapping[str, npt.ArrayLike],
+    relative_bits: int = 60,
+) -> Certified:
+    """A closed form at float64 points, each output right to its last place (1 ulp of float64) with a proven radius.
+
+    Args:
+        expr: one expression, several, or compiled ones.
+        values: name -> numbers, broadcast against each other.
+        relative_bits: accuracy of the balls before rounding; a value proven below 2**-200 is left there.
+
+    Returns:
+        arrays of the broadcast shape, with a leading axis over outputs unless ``expr`` is one expression.
+
+    >>> evaluate(sympy.exp(Symbol("x")), {"x": [0.0, 1.0]}).value
+    array([1.        , 2.71828183])
+    """
+    function, points, shape = _prepare(expr, values)
+    value = np.empty((len(function.exprs), len(points)))
+    radius = np.empty_like(value)
+    for i, point in enumerate(points):
+        for row, ball in enumerate(function.accurate(point, relative_bits)):
+            number = float(ball)
+            value[row, i] = number
+            # float() rounds the midpoint to within an ulp; mag_t -> float rounds up.
+            radius[row, i] = float(ball.rad()) * (1 + 2**-40) + math.ulp(number)
+    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
+    return Certified(value.reshape(final), radius.reshape(final))
+
+
+def evaluate_scaled(
+    expr: Expr | Sequence[Expr] | BallFunction,
+    values: Mapping[str, npt.ArrayLike],
+    relative_bits: int = 60,
+) -> Scaled:
+    """As :func:`evaluate`, for values outside float64's range.
+
+    A value below 2**-(2**62) in size counts as 0.
+
+    >>> evaluate_scaled(sympy.exp(Symbol("x")), {"x": -1e4})
+    Scaled(mantissa=array(0.59116398), exponent=array(-14426))
+    """
+    function, points, shape = _prepare(expr, values)
+    mantissa = np.zeros((len(function.exprs), len(points)))
+    exponent = np.zeros(mantissa.shape, dtype=np.int64)
+    for i, point in enumerate(points):
+        for row, ball in enumerate(function.accurate(point, relative_bits, floor_bits=1 << 62)):
+            mantissa[row, i], exponent[row, i] = _frexp(ball)
+    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
+    return Scaled(mantissa.reshape(final), exponent.reshape(final))
+
+
+def _prepare(
+    expr: Expr | Sequence[Expr] | BallFunction, values: Mapping[str, npt.ArrayLike]
+) -> tuple[BallFunction, list[tuple[float, ...]], tuple[int, ...]]:
+    function = expr if isinstance(expr, BallFunction) else ball_function(expr, values)
+    missing = [name for name in function.names if name not in values]
+    if missing:
+        raise ValueError(f"expected values for {', '.join(function.names)}, none came for {', '.join(missing)}")
+    arrays = np.broadcast_arrays(*(np.asarray(values[name], dtype=np.float64) for name in function.names))
+    for name, array in zip(function.names, arrays, strict=True):
+        if not np.isfinite(array).all():
+            raise ValueError(f"expected finite numbers for {name}")
+    shape = arrays[0].shape if arrays else ()
+    return function, list(zip(*(array.ravel().tolist() for array in arrays), strict=True)), shape
+
+
+def _good(ball: arb, relative_bits: int, floor_bits: int | None) -> bool:
+    if ball.rel_accuracy_bits() >= relative_bits:
+        return True
+    if floor_bits is None or not ball.is_finite():
+        return False
+    return bool(abs(ball) < arb(2) ** -floor_bits)
+
+
+def _frexp(ball: arb) -> tuple[float, int]:
+    man, exp = ball.mid().man_exp()
+    number, power = int(man), int(exp)
+    extra = number.bit_length() - 64
+    if extra > 0:
+        number, power = number >> extra, power + extra
+    mantissa, shift = math.frexp(float(number))
+    if mantissa == 0.0 or abs(power + shift) >= 1 << 62:
+        return 0.0, 0
+    return mantissa, power + shift
+
+
+def _phi(z: arb) -> arb:
+    return (-z * z / 2).exp() / (2 * arb.pi()).sqrt()
+
+
+def _upper(z: arb) -> arb:
+    """Phi(z), without cancellation in either tail."""
+    return (-z / arb(2).sqrt()).erfc() / 2
+
+
+def _logistic(z: arb) -> arb:
+    return 1 / (1 + (-z).exp())
+
+
+def _log1pexp(z: arb) -> arb:
+    """log(1 + e^z), relatively accurate for z -> -oo."""
+    return z.exp().log1p() if z < 0 else z + (-z).exp().log1p()
+
+
+def _polylog(order: arb, z: arb) -> arb:
+    """Li_n(z) for whole n >= 2 and z <= 1.
+
+    Li_2 at large negative z goes through its inversion, whose cost does not grow with log|z|.
+    """
+    if z > -(2**20) or order != 2:
+        return acb(z).polylog(acb(order)).real
+    inner = acb(1 / z).polylog(acb(2)).real
+    return -(arb.pi() ** 2) / 6 - (-z).log() ** 2 / 2 - inner
+
+
+def _rational(p: int, q: int) -> arb:
+    return arb(fmpq(p, q))
+
+
+#: what the compiled source may call.
+_NAMESPACE: Mapping[str, Any] = {
+    "_phi": _phi,
+    "_Phi": _upper,
+    "_S": _logistic,
+    "_log1pexp": _log1pexp,
+    "_polylog": _polylog,
+    "_q": _rational,
+    "_pi": arb.pi,
+    "acb": acb,
+    "arb": arb,
+}
+_METHODS = {
+    sympy.exp: "exp",
+    sympy.log: "log",
+    sympy.erf: "erf",
+    sympy.erfc: "erfc",
+    sympy.sin: "sin",
+    sympy.cos: "cos",
+    sympy.tan: "tan",
+    sympy.atan: "atan",
+    sympy.sinh: "sinh",
+    sympy.cosh: "cosh",
+    sympy.tanh: "tanh",
+    sympy.LambertW: "lambertw",
+}
+
+
+def _compile(exprs: tuple[Expr, ...], names: tuple[str, ...]) -> Callable[..., list[arb]]:
+    """Straight-line Python over arb, common subexpressions shared."""
+    shared, results = sympy.cse([_log1p(e) for e in exprs], symbols=sympy.numbered_symbols("_t"), order="none")
+    # A name of the caller's could be one of ours: arguments are numbered.
+    writer = _Writer({name: f"_x{i}" for i, name in enumerate(names)})
+    lines = [f"def compiled({', '.join(writer.arguments.values())}):"]
+    lines += [f"    {symbol} = {writer.source(expr)}" for symbol, expr in shared]
+    # A constant result must be a ball as well.
+    lines.append(f"    return [{', '.join(f'arb({writer.source(r)})' for r in results)}]")
+    scope: dict[str, Any] = dict(_NAMESPACE)
+    exec("\n".join(lines), scope)
+    compiled: Callable[..., list[arb]] = scope["compiled"]
+    return compiled
+
+
+def compile_analytic(expr: Expr) -> Callable[[Any, bool], Any]:
+    """One expression in ``x`` over complex balls, as ``acb.integral`` wants it: ``call(x, analytic)``."""
+    source = _AnalyticWriter({"x": "_x"}).source(expr)
+    scope: dict[str, Any] = dict(_NAMESPACE)
+    exec(f"def compiled(_x, _analytic):\n    return acb({source})", scope)
+    compiled: Callable[[Any, bool], Any] = scope["compiled"]
+    return compiled
+
+
+class _LogOnePlusExp(sympy.Function):
+    """log(1 + exp(z)) as one node."""
+
+    nargs = 1
+
+
+def _log1p(expr: Expr) -> Expr:
+    """Name every log(1 + exp(z)), which loses all its digits for z -> -oo if evaluated as written."""
+
+    def name(argument: Expr) -> Expr:
+        rest = argument - 1
+        return _LogOnePlusExp(rest.args[0]) if isinstance(rest, sympy.exp) else sympy.log(argument)
+
+    return expr.replace(sympy.log, name)
+
+
+class _Writer:
+    """Writes one expression as Python source over arb."""
+
+    def __init__(self, arguments: dict[str, str]) -> None:
+        self.arguments = arguments
+
+    def source(self, expr: Expr) -> str:
+        if isinstance(expr, Symbol):
+            return self.arguments.get(str(expr), str(expr))
+        if isinstance(expr, (sympy.Rational, sympy.Float)):
+            exact = sympy.Rational(expr)
+            return f"arb({exact.p})" if exact.q == 1 else f"_q({exact.p}, {exact.q})"
+        if expr is sympy.pi:
+            return "_pi()"
+        if expr is sympy.E:
+            return "arb(1).exp()"
+        if isinstance(expr, sympy.Pow):
+            return self.power(expr.base, expr.exp)
+        args = [self.source(arg) for arg in expr.args]
+        if isinstance(expr, (sympy.Add, sympy.Mul)):
+            return "(" + (" + " if isinstance(expr, sympy.Add) else " * ").join(args) + ")"
+        if isinstance(expr, (Phi, phi, S)):
+            return f"_{type(expr).__name__}({args[0]})"
+        if isinstance(expr, (_LogOnePlusExp, sympy.Abs)):
+            return f"{'abs' if isinstance(expr, sympy.Abs) else '_log1pexp'}({args[0]})"
+        if isinstance(expr, sympy.polylog):
+            return f"_polylog({args[0]}, {args[1]})"
+        method = _METHODS.get(type(expr))
+        if method is not None:
+            return f"({args[0]}).{method}()"
+        raise ValueError(f"ball arithmetic has no {type(expr).__name__}: {expr}")
+
+    def power(self, base: Expr, exponent: Expr) -> str:
+        b = self.source(base)
+        if isinstance(exponent, sympy.Integer):
+            return f"({b} ** {int(exponent)})" if exponent > 0 else f"(1 / {b} ** {-int(exponent)})"
+        if isinstance(exponent, sympy.Rational) and exponent.q == 2:
+            return f"({b}.sqrt() ** {exponent.p})" if exponent.p > 0 else f"({b}.rsqrt() ** {-exponent.p})"
+        return f"({b} ** {self.source(exponent)})"
+
+
+class _AnalyticWriter(_Writer):
+    """Writes for complex balls: functions with branch cuts are told when they must be analytic."""
+
+    def source(self, expr: Expr) -> str:
+        if isinstance(expr, sympy.log):
+            return f"acb({self.source(expr.args[0])}).log(analytic=_analytic)"
+        return super().source(expr)
+
+    def power(self, base: Expr, exponent: Expr) -> str:
+        if isinstance(exponent, sympy.Integer):
+            return super().power(base, exponent)
+        return f"acb({self.source(base)}).pow({self.source(exponent)}, analytic=_analytic)"

@@ -1,0 +1,375 @@
+"""Moments of f by quadrature of f itself: independent of every closed form.
+
+The line is cut at f's breakpoints and, within a piece, into panels around the
+place where the integrand is largest, out to where it no longer counts.  The
+tangent line of the piece that contains mu is taken out first (its moments are
+exact), so that in the tails nothing cancels: for a ReLU far to the right, what
+is integrated is the small part on the left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import sympy
+from mpmath import mp, mpf
+from sympy import Expr
+
+from momentgen.compiler.pieces import Pieces, PiecesError, split
+from momentgen.symbols import x
+
+__all__ = ["moments", "partials"]
+
+Number = Any  # what mpmath.mpf takes: int, float, str, mpf, sympy number
+Function = Callable[[mpf], mpf]
+#: digits lost to cancellation that are made up for; a result that cancels further (a zero by symmetry) is left.
+_MAX_LOSS = 60
+_RULE = mpmath.calculus.quadrature.GaussLegendre(mp)
+_MODULES: list[Any] = [
+    {
+        "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
+        "phi": lambda z: mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mpmath.pi),
+        "S": lambda z: 1 / (1 + mpmath.exp(-z)),
+    },
+    "mpmath",
+]
+
+
+def moments(
+    f: Expr,
+    mu: Number,
+    v: Number,
+    params: Mapping[str, Number] | None = None,
+    digits: int = 30,
+    input: str = "normal",
+) -> tuple[mpf, mpf]:
+    """Mean and variance of f(X) for X of mean ``mu`` and variance ``v``, to about ``digits`` digits.
+
+    At v = 0 these are f(mu) and 0.
+
+    Args:
+        f: in ``x`` and symbols named in ``params``.
+        input: ``normal`` or ``logistic``.
+
+    Raises:
+        ValueError: for v < 0, a symbol without a value, an unknown input family, or an f that does not split.
+
+    >>> mean, var = moments(sympy.Max(x, 0), -30, 1, digits=15)
+    >>> print(mpmath.nstr(mean, 10), mpmath.nstr(var, 10))
+    1.631956729e-199 1.08437249e-200
+    """
+    problem = _Problem(f, mu, v, params, input)
+    if problem.v == 0:
+        return problem.at_point(), mpf(0)
+    result = problem.solve(("mean", "var"), digits)
+    return result["mean"], result["var"]
+
+
+def partials(
+    f: Expr,
+    mu: Number,
+    v: Number,
+    params: Mapping[str, Number] | None = None,
+    digits: int = 30,
+    input: str = "normal",
+) -> dict[str, mpf]:
+    """``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar`` for v > 0, by integrating derivatives of f (Stein).
+
+    Raises:
+        ValueError: as :func:`moments`, and for v = 0.
+
+    >>> mpmath.nstr(partials(sympy.Max(x, 0), 0, 1, digits=15)["dvar_dvar"], 10)
+    '0.3408450569'
+    """
+    problem = _Problem(f, mu, v, params, input)
+    if problem.v == 0:
+        raise ValueError("expected v > 0 for partials, got 0")
+    return problem.solve(("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"), digits)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A number as a sum, with the sum of the absolute values: their ratio is what cancelled."""
+
+    value: mpf
+    size: mpf
+
+    def __add__(self, other: _Sum) -> _Sum:
+        return _Sum(self.value + other.value, self.size + other.size)
+
+    def scaled(self, factor: Number) -> _Sum:
+        return _Sum(self.value * factor, self.size * abs(factor))
+
+    @property
+    def loss(self) -> float:
+        """Decimal digits lost."""
+        if self.value == 0:
+            return 0.0 if self.size == 0 else float("inf")
+        return float(mp.log10(self.size / abs(self.value)))
+
+
+def _exact(value: Number) -> mpf:
+    return mpf(value)
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """An expression on an interval, as functions of a number: its derivatives up to the third."""
+
+    low: Expr
+    high: Expr
+    expr: Expr
+    derivatives: tuple[Function, ...]
+
+
+@dataclass(frozen=True)
+class _Jet:
+    """Derivatives of a segment's expression at a point, each when asked for."""
+
+    functions: tuple[Function, ...]
+    point: mpf
+
+    def __getitem__(self, order: int) -> mpf:
+        return self.functions[order](self.point)
+
+
+class _Problem:
+    """One (f, mu, v)."""
+
+    def __init__(self, f: Expr, mu: Number, v: Number, params: Mapping[str, Number] | None, input: str) -> None:
+        values = {name: sympy.Rational(value) if isinstance(value, float) else value for name, value in (params or {}).items()}
+        self.f = f.subs({s: values[str(s)] for s in f.free_symbols if str(s) in values})
+        unknown = self.f.free_symbols - {x}
+        if unknown:
+            raise ValueError(f"expected values for all parameters, none came for {', '.join(map(str, unknown))}")
+        if input not in ("normal", "logistic"):
+            raise ValueError(f"expected input normal or logistic, got {input!r}")
+        self.input, self.mu, self.v = input, _exact(mu), _exact(v)
+        if not self.v >= 0 or not mpmath.isfinite(self.v) or not mpmath.isfinite(self.mu):
+            raise ValueError(f"expected finite mu and v >= 0, got mu = {mu}, v = {v}")
+        try:
+            self.pieces: Pieces = split(self.f)
+        except PiecesError as error:
+            raise ValueError(f"expected an f of finitely many smooth pieces: {error}") from error
+
+    def at_point(self) -> mpf:
+        return _function(self.f)(self.mu)
+
+    def solve(self, wanted: tuple[str, ...], digits: int) -> dict[str, mpf]:
+        """The quantities wanted, at a precision raised until what cancels leaves ``digits``."""
+        extra = 15
+        while True:
+            with mp.workdps(digits + extra):
+                result = _Integrals(self, digits + extra - 5).quantities(wanted)
+            loss = max(r.loss for r in result.values())
+            if loss <= extra - 10 or extra > _MAX_LOSS:
+                break
+            extra = int(min(loss, _MAX_LOSS)) + 20
+        with mp.workdps(digits):
+            return {name: +r.value for name, r in result.items()}
+
+
+def _function(expr: Expr) -> Function:
+    call = sympy.lambdify([x], expr, modules=_MODULES)
+    return lambda point: mpf(call(point))
+
+
+class _Integrals:
+    """The integrals over one problem's pieces at the current precision."""
+
+    def __init__(self, problem: _Problem, digits: int) -> None:
+        self.digits, self.mu, self.v = digits, problem.mu, problem.v
+        self.normal = problem.input == "normal"
+        self.scale = mp.sqrt(self.v) if self.normal else mp.sqrt(3 * self.v) / mp.pi
+        self.slope, self.offset = sympy.Integer(0), sympy.Integer(0)
+        pieces = problem.pieces
+        if self.normal:
+            # The piece that contains mu, if it is a line, is taken out.
+            home = next(p for p in pieces if p.high == sympy.oo or self.mu < _number(p.high))
+            line = home.expr.as_poly(x) if home.expr.is_polynomial(x) else None
+            if line is not None and line.degree() <= 1:
+                self.slope, self.offset = line.nth(1), line.nth(0)
+        self.segments = self.compile(pieces.map(lambda e: sympy.expand(e - self.slope * x - self.offset)))
+
+    @staticmethod
+    def compile(pieces: Pieces) -> list[_Segment]:
+        return [
+            _Segment(p.low, p.high, p.expr, tuple(_function(sympy.diff(p.expr, x, k)) for k in range(4))) for p in pieces
+        ]
+
+    def quantities(self, wanted: tuple[str, ...]) -> dict[str, _Sum]:
+        slope, offset, v = _number(self.slope), _number(self.offset), self.v
+        rest = self.expect(lambda d: d[0])
+        centre = rest.value
+
+        def square(d: _Jet) -> mpf:
+            return (d[0] - centre) ** 2
+
+        def square1(d: _Jet) -> mpf:
+            return 2 * (d[0] - centre) * d[1]
+
+        def square2(d: _Jet) -> mpf:
+            return 2 * d[1] ** 2 + 2 * (d[0] - centre) * d[2]
+
+        f_jets = [lambda d: d[0], lambda d: d[1], lambda d: d[2], lambda d: d[3]]
+        found: dict[str, _Sum] = {}
+        if "mean" in wanted:
+            line = slope * self.mu + offset
+            found["mean"] = _Sum(line, abs(line)) + rest
+        if "var" in wanted:
+            found["var"] = self.expect(square) + _constant(slope**2 * v)
+            if slope:
+                found["var"] += self.derivative(f_jets, 1).scaled(2 * slope * v)
+        if "dmean_dmu" in wanted:
+            first = self.derivative(f_jets, 1)
+            found["dmean_dmu"] = _constant(slope) + first
+            found["dmean_dvar"] = self.by_variance(f_jets)
+            squares = [square, square1, square2]
+            found["dvar_dmu"] = self.derivative(squares, 1)
+            found["dvar_dvar"] = self.by_variance(squares) + _constant(slope**2)
+            if slope:
+                found["dvar_dmu"] += self.derivative(f_jets, 2).scaled(2 * slope * v)
+                found["dvar_dvar"] += first.scaled(2 * slope) + self.derivative(f_jets, 3).scaled(slope * v)
+        return found
+
+    def by_variance(self, jets: list[Callable[[_Jet], mpf]]) -> _Sum:
+        """dE g/dv: E g''/2 for a normal input, E (X - mu) g'/(2v) for any scale family."""
+        if self.normal:
+            return self.derivative(jets, 2).scaled(mpf(1) / 2)
+        smooth = self.expect(jets[1], lambda point: point - self.mu)
+        for point, jumps in self.jumps(jets, 1):
+            smooth += _constant(jumps[0] * (point - self.mu) * self.density(point))
+        return smooth.scaled(1 / (2 * self.v))
+
+    def derivative(self, jets: list[Callable[[_Jet], mpf]], order: int) -> _Sum:
+        """E g^(order), as a distribution: a jump of g^(k) adds a derivative of the density."""
+        total = self.expect(jets[order])
+        for point, jumps in self.jumps(jets, order):
+            for k, jump in enumerate(jumps):
+                total += _constant(jump * self.density(point, order - 1 - k) * (-1) ** (order - 1 - k))
+        return total
+
+    def jumps(self, jets: list[Callable[[_Jet], mpf]], order: int) -> Iterator[tuple[mpf, list[mpf]]]:
+        for left, right in itertools.pairwise(self.segments):
+            point = _number(left.high)
+            before, after = (_Jet(s.derivatives, point) for s in (left, right))
+            yield point, [jet(after) - jet(before) for jet in jets[:order]]
+
+    def density(self, point: mpf, order: int = 0) -> mpf:
+        """Density, or its first or second derivative."""
+        z = (point - self.mu) / self.scale
+        if self.normal:
+            value = mp.exp(-z * z / 2) / mp.sqrt(2 * mp.pi) / self.scale
+            return value * (1, -z / self.scale, (z * z - 1) / self.scale**2)[order]
+        e = mp.exp(-abs(z))
+        return e / (1 + e) ** 2 / self.scale
+
+    def log_density(self, z: mpf) -> mpf:
+        return -z * z / 2 if self.normal else -abs(z)
+
+    def expect(self, jet: Callable[[_Jet], mpf], weight: Function | None = None) -> _Sum:
+        """E of a function of f's derivatives, the jumps left out."""
+        total = _constant(mpf(0))
+        for segment in self.segments:
+
+            def value(point: mpf, s: _Segment = segment) -> mpf:
+                result = jet(_Jet(s.derivatives, point))
+                return result if weight is None else result * weight(point)
+
+            low, high = ((_number(end) - self.mu) / self.scale for end in (segment.low, segment.high))
+            total += self.integrate(value, low, high, segment.expr.is_polynomial(x))
+        return total
+
+    def integrate(self, value: Function, low: mpf, high: mpf, polynomial: bool) -> _Sum:
+        """Integral of value(mu + scale z) times the standard density over low < z < high."""
+
+        def log_size(z: mpf) -> mpf:
+            size = abs(value(self.mu + self.scale * z))
+            return mp.log(size) + self.log_density(z) if size else mpf("-inf")
+
+        near = min(max(mpf(0), low), high)
+        step = 1 / (1 + abs(near))
+        starts = [near] + [near + s * step * mpf(2) ** k for k in range(-4, 6 if polynomial else 24) for s in (-1, 1)]
+        starts = [z for z in starts if low <= z <= high]
+        heights = {z: log_size(z) for z in starts}
+        peak = max(heights, key=lambda z: heights[z])
+        if mp.isinf(heights[peak]):
+            return _constant(mpf(0))
+        peak = self.climb(log_size, peak, starts)
+        floor = log_size(peak) - (self.digits + 5) * mp.log(10)
+        cuts = {peak}
+        for direction, end in ((-1, low), (1, high)):
+            width, z = 1 / (1 + abs(peak)) / 2, peak
+            while z != end:
+                z = peak + direction * width
+                if (z - end) * direction >= 0:
+                    z = end
+                cuts.add(z)
+                # Two points below the floor: one could sit on a zero of the integrand.
+                if log_size(z) < floor and log_size((z + peak + direction * width / 2) / 2) < floor:
+                    break
+                width *= mpf(3) / 2
+        if not polynomial:
+            # A smooth f of its own scale, seen through a wide Gaussian, is a narrow feature around x = 0.
+            lowest, highest = min(cuts), max(cuts)
+            own = [s * mpf(2) ** k for k in range(-1, 40) for s in (-1, 1)] + [mpf(0)]
+            cuts |= {z for z in ((w - self.mu) / self.scale for w in own) if lowest < z < highest}
+        if not self.normal and min(cuts) < 0 < max(cuts):
+            cuts.add(mpf(0))
+
+        def integrand(z: mpf) -> mpf:
+            return value(self.mu + self.scale * z) * self.density(self.mu + self.scale * z) * self.scale
+
+        total = _constant(mpf(0))
+        panels = sorted(itertools.pairwise(sorted(cuts)), key=lambda panel: min(abs(panel[0] - peak), abs(panel[1] - peak)))
+        for left, right in panels:
+            total += _panel(integrand, left, right, self.digits, total.size)
+        return total
+
+    @staticmethod
+    def climb(log_size: Function, peak: mpf, starts: list[mpf]) -> mpf:
+        """The maximum near ``peak``, by golden sections between its neighbours; roughly is enough."""
+        ordered = sorted(starts)
+        i = ordered.index(peak)
+        left, right = ordered[max(i - 1, 0)], ordered[min(i + 1, len(ordered) - 1)]
+        for _ in range(30):
+            one, two = left + (right - left) * mpf("0.382"), left + (right - left) * mpf("0.618")
+            if log_size(one) < log_size(two):
+                left = one
+            else:
+                right = two
+        middle = (left + right) / 2
+        return middle if log_size(middle) > log_size(peak) else peak
+
+
+def _panel(integrand: Function, left: mpf, right: mpf, digits: int, reference: mpf) -> _Sum:
+    """Gauss-Legendre, its order doubled until settled, else the panel halved."""
+    half, middle = (right - left) / 2, (right + left) / 2
+    value: mpf | None = None
+    for level in (4, 5, 6, 7):
+        previous = value
+        nodes = _RULE.get_nodes(-1, 1, level, mp.prec)
+        value = half * mp.fsum(weight * integrand(middle + half * node) for node, weight in nodes)
+        if previous is not None:
+            size = max(abs(value), reference * mpf(10) ** -8)
+            # Doubling the order of a Gauss rule squares its error.
+            if abs(value - previous) <= size * mpf(10) ** (-digits / 2 - 3) or abs(value) < reference * mpf(10) ** -digits:
+                return _constant(value)
+    if not left < middle < right or half < mpf(10) ** -digits * (1 + abs(middle)):
+        return _constant(value)
+    one = _panel(integrand, left, middle, digits, reference)
+    return one + _panel(integrand, middle, right, digits, reference)
+
+
+def _constant(value: mpf) -> _Sum:
+    return _Sum(value, abs(value))
+
+
+def _number(expr: Expr) -> mpf:
+    if expr.is_infinite:
+        return mpf("inf") if expr == sympy.oo else mpf("-inf")
+    return mpf(sympy.N(expr, mp.dps + 5))
