@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["LINE_LENGTH", "Names", "is_constant", "plain_decimal", "with_arguments", "with_comment"]
+__all__ = ["LINE_LENGTH", "Names", "comment_text", "is_constant", "plain_decimal", "with_arguments", "with_comment"]
 
 LINE_LENGTH = 119
 _CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
@@ -30,12 +30,16 @@ def plain_decimal(value: float) -> str | None:
     return text
 
 
+def comment_text(text: str) -> str:
+    """One line of ``text``, with no backslash (nor the trigraph for one) at its end: C would go on in the next line."""
+    return " ".join(text.split()).replace("??/", "? ?/").rstrip("\\ ")
+
+
 def with_comment(code: str, comment: str | None, mark: str, indent: str = "    ") -> list[str]:
     """A line of code with its comment behind it, or above it where the line would grow too long."""
     if not comment:
         return [indent + code]
-    # A backslash at the end of a C comment would swallow the next line.
-    text = " ".join(comment.split()).rstrip("\\")
+    text = comment_text(comment)
     line = f"{indent}{code}  {mark} {text}"
     if len(line) <= LINE_LENGTH:
         return [line]

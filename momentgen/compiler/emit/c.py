@@ -18,7 +18,7 @@ from momentgen.compiler.program import Instruction, Op, Program, Type
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 
 #: Compiler flags of the generated C.  -ffast-math must never be among them: it flushes subnormals in the whole process.
-#: gcc 12's PRE pass breaks the vectorisation of selects, hence -fno-tree-pre.
+#: gcc 12 makes branches of selects in its PRE and jump threading passes, and then cannot vectorise the loop.
 C_FLAGS: tuple[str, ...] = (
     "-O3",
     "-march=native",
@@ -27,6 +27,7 @@ C_FLAGS: tuple[str, ...] = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-tree-pre",
+    "-fno-thread-jumps",
     "-fopenmp",
     "-shared",
     "-fPIC",

@@ -63,8 +63,8 @@ class Header:
 
     def c(self) -> str:
         """As a C comment."""
-        # A trailing backslash would carry the comment on to the next line.
-        return "\n".join(f"// {line}".rstrip().rstrip("\\") for line in self.lines())
+        # No line may end in a backslash or the trigraph for one, which would carry the comment on.
+        return "\n".join(f"// {line}".replace("??/", "? ?/").rstrip("\\ ") for line in self.lines())
 
     def python(self) -> str:
         """As a Python comment."""

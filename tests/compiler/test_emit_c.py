@@ -1,0 +1,191 @@
+"""Generated C: the bits of the NumPy evaluation under every compiler setting, in vector code, readable."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiler.program_strategies import CORNERS, adversarial_inputs, different_bits, random_program
+from hypothesis import given
+from hypothesis import strategies as st
+
+from momentgen.compiler.emit.c import C_FLAGS, c_float, render_c
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.evaluate import evaluate, fma
+from momentgen.compiler.native import NativeKernel, find_compiler, native_program
+from momentgen.compiler.passes import optimise
+from momentgen.compiler.program import Builder
+from momentgen.errors import BuildError, InputError
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+_CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+_PORTABLE = [flag for flag in C_FLAGS if flag not in ("-O3", "-march=native")]
+BUILDS = {
+    "release": list(C_FLAGS),
+    "O0": ["-O0", *_PORTABLE],
+    "O3 without vectors": ["-O3", "-fno-tree-vectorize", *_PORTABLE],
+    "AVX2": ["-O3", "-mavx2", "-mfma", *_PORTABLE],
+    "AVX-512": ["-O3", "-mavx512f", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512", *_PORTABLE],
+}
+_NEEDS = {"AVX2": ("avx2", "fma"), "AVX-512": ("avx512f", "avx512dq", "avx512vl", "fma")}
+
+PROGRAMS = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(20)]
+PROGRAMS += [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(20, 30)]
+HEADER = Header("random", "test", "none", {"momentgen": "0"}, {p.name: p.operations for p in PROGRAMS})
+INPUTS = adversarial_inputs(20000)  # enough for several threads
+
+
+def _skip_unless_run(build: str) -> None:
+    missing = [word for word in _NEEDS.get(build, ()) if not re.search(rf"\b{word}\b", _CPU)]
+    if missing:
+        pytest.skip(f"this CPU has no {', '.join(missing)}")
+
+
+@needs_compiler
+@pytest.mark.parametrize("build", BUILDS)
+def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
+    _skip_unless_run(build)
+    source = render_c(PROGRAMS, HEADER)
+    for program in PROGRAMS:
+        kernel = NativeKernel(source, program.name, 2, 1, 3, flags=BUILDS[build])
+        want = evaluate(program, INPUTS, {"p": 0.3})
+        got = kernel(INPUTS["x"], INPUTS["y"], params=[0.3])
+        for array, (name, expected) in zip(got, want.items(), strict=True):
+            assert different_bits(array, expected).size == 0, (program.name, name)
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="no clang")
+def test_clang_gives_the_same_bits() -> None:
+    flags = [flag for flag in C_FLAGS if flag not in ("-fno-tree-pre", "-fopenmp")]
+    source = render_c(PROGRAMS, HEADER)
+    for program in PROGRAMS:
+        kernel = NativeKernel(source, program.name, 2, 1, 3, flags=flags, compiler=shutil.which("clang"))
+        got = kernel(INPUTS["x"], INPUTS["y"], params=[0.3])
+        for array, expected in zip(got, evaluate(program, INPUTS, {"p": 0.3}).values(), strict=True):
+            assert different_bits(array, expected).size == 0, program.name
+
+
+@needs_compiler
+def test_numpy_fma_is_the_fma_of_the_machine() -> None:
+    b = Builder("fused", inputs=("x", "y", "z"))
+    b.output("r", b.fma(b.input("x"), b.input("y"), b.input("z")))
+    kernel = native_program(b.build())
+    rng = np.random.default_rng(5)
+    size = 300_000
+
+    def spread(low: int, high: int) -> np.ndarray:
+        mantissa = rng.integers(2**23, 2**24, size) >> rng.integers(0, 23, size)
+        return (np.ldexp(mantissa.astype(float), rng.integers(low, high, size)) * rng.choice([-1, 1], size)).astype(
+            "f4"
+        )
+
+    x, y = spread(-20, 4), spread(-20, 4)
+    tiny_x, tiny_y = spread(-85, -70), spread(-85, -70)
+    bits = rng.integers(0, 2**32, (3, size), dtype=np.uint32).view(np.float32)
+    with np.errstate(over="ignore"):
+        triples = [tuple(bits), (x, y, -(x * y)), (x, y, spread(-60, 20)), (tiny_x, tiny_y, spread(-149, -125))]
+        triples += [(spread(30, 50), spread(40, 60), spread(90, 105)), (tiny_x, tiny_y, np.zeros(size, np.float32))]
+    for a, b_, c in triples:
+        (want,) = kernel(a.copy(), b_.copy(), c.copy())
+        assert different_bits(fma(a, b_, c), want).size == 0
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_gcc_vectorises_every_kernel(tmp_path: Path) -> None:
+    programs = [p for p in PROGRAMS if optimise(p).operations > 10]
+    (tmp_path / "kernels.c").write_text(render_c(programs, HEADER))
+    flags = [*BUILDS["AVX2"], "-fopt-info-vec-optimized"]
+    command = ["gcc", *flags, "-o", "kernels.so", "kernels.c"]
+    report = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    vectorised = {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}
+    source = (tmp_path / "kernels.c").read_text().splitlines()
+    loops = {i for i, text in enumerate(source, 1) if "#pragma omp parallel for simd" in text}
+    assert len(loops) == len(programs)
+    assert {line for line in loops if not {line, line + 1, line + 2} & vectorised} == set()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_source_compiles_without_warnings(tmp_path: Path) -> None:
+    (tmp_path / "kernels.c").write_text(render_c(PROGRAMS, HEADER))
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-unused-variable", *C_FLAGS]
+    done = subprocess.run(["gcc", *flags, "-o", "k.so", "kernels.c"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_fast_math_is_refused() -> None:
+    with pytest.raises(BuildError, match="IEEE binary32"):
+        native_program(PROGRAMS[0], flags=[*C_FLAGS, "-ffast-math"])
+    assert not any("fast-math" in flag for flag in C_FLAGS)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_values_of_parameters_leave_the_loop(tmp_path: Path) -> None:
+    b = Builder("scaled", inputs=("x",), params=("p",))
+    p = b.param("p")
+    scale = b.sqrt(b.as_f32(b.iadd(b.as_i32(b.div(p, b.add(p, b.f32(1.0)))), b.i32(1 << 23))))
+    b.output("y", b.mul(b.input("x"), scale))
+    (tmp_path / "scaled.c").write_text(render_c([b.build()], HEADER))
+    flags = [flag for flag in BUILDS["AVX2"] if flag != "-shared"]
+    subprocess.run(["gcc", *flags, "-S", "-o", "scaled.s", "scaled.c"], cwd=tmp_path, check=True)
+    assembly = (tmp_path / "scaled.s").read_text()
+    assert re.search(r"\bvmulps\b", assembly)
+    assert not re.search(r"\bv(?:div|sqrt)ps\b", assembly)
+
+
+@given(st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False), st.sampled_from(CORNERS[:-1])))
+def test_literal_is_the_number_exactly(value: float) -> None:
+    text = c_float(value)
+    assert text.endswith("f")
+    digits = text.removesuffix("f")
+    back = float.fromhex(digits) if "0x" in digits else float(digits)
+    assert np.float64(back).view(np.int64) == np.float64(value).view(np.int64)
+
+
+@needs_compiler
+@pytest.mark.parametrize("text", ["ends in a backslash \\", "two\nlines", "*/ and /*", "long " * 60, "trigraph ??/"])
+def test_comments_cannot_break_the_code(text: str) -> None:
+    b = Builder("noted", inputs=("x",))
+    b.output("y", b.comment(b.mul(b.input("x"), b.f32(3.0)), text))
+    program = b.build()
+    header = Header("rule", text, "none", {}, {}, (text,), (text,))
+    source = render_c([program], header)
+    assert max(map(len, source.splitlines())) < 120
+    assert NativeKernel(source, "noted", 1, 0, 1)(np.float32([2.0]))[0] == [6.0]
+
+
+def test_lines_are_short_and_the_text_is_the_same_twice() -> None:
+    source = render_c(PROGRAMS, HEADER)
+    assert max(map(len, source.splitlines())) < 120
+    assert source == render_c(PROGRAMS, HEADER)
+
+
+@needs_compiler
+def test_kernel_of_a_broken_file_says_what_the_compiler_said() -> None:
+    with pytest.raises(BuildError, match="nonsense"):
+        NativeKernel("int nonsense(", "nonsense", 1, 0, 1)
+    with pytest.raises(BuildError, match="export absent"):
+        NativeKernel("int present;\n", "absent", 1, 0, 1)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("inputs", "params"),
+    [
+        ([np.ones(3, np.float32)], [0.1]),
+        ([np.ones(3, np.float32), np.ones(4, np.float32)], [0.1]),
+        ([np.ones(3, np.float32), np.ones(3, np.float64)], [0.1]),
+        ([np.ones(6, np.float32)[::2], np.ones(3, np.float32)], [0.1]),
+        ([np.ones(3, np.float32), np.ones(3, np.float32)], []),
+    ],
+)
+def test_kernel_refuses_wrong_arrays(inputs: Sequence[np.ndarray], params: Sequence[float]) -> None:
+    with pytest.raises(InputError, match="program0: expected"):
+        native_program(PROGRAMS[0])(*inputs, params=params)
