@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from momentgen.runtime.kernel import Kernel
+from momentgen.runtime.kernel import Kernel, batch_first
 
 __all__ = ["backward", "forward"]
 
@@ -32,28 +32,32 @@ _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     """Mean and variance, with a derivative if one can be asked for."""
-    return _differentiable(kernel.forward, _Forward, _TransformableForward, kernel, params, tensors)
+    return _differentiable("forward", _Forward, _TransformableForward, kernel, params, tensors)
 
 
 def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of mean and variance."""
-    return _differentiable(kernel.backward, _Backward, _TransformableBackward, kernel, params, tensors)
+    return _differentiable("backward", _Backward, _TransformableBackward, kernel, params, tensors)
 
 
 def _differentiable(
-    operator: Callable[..., Outputs],
+    which: str,
     plain: Any,
     transformable: Any,
     kernel: Kernel,
     params: Scalars,
     tensors: Sequence[Tensor],
 ) -> Outputs:
-    if not torch.compiler.is_compiling() and (_transforming() or getattr(forward_ad, "_current_level", 0) >= 0):
+    if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
+        if torch.compiler.is_compiling():
+            # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
+            return kernel.run_reference(which, tensors, params)
         return transformable.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
                 return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
+    operator = kernel.forward if which == "forward" else kernel.backward
     return operator(*tensors, params)
 
 
@@ -61,13 +65,13 @@ class _Forward(torch.autograd.Function):
     """The forward operator in plain autograd."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
         return kernel.forward(*tensors, params)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> Any:
         return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
 
 
@@ -75,14 +79,14 @@ class _Backward(torch.autograd.Function):
     """The backward operator in plain autograd, so that it can be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
         return kernel.backward(*tensors, params)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
-        _, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *ctx.saved_tensors)
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        _, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), ctx.saved_tensors)
         return None, None, *pull(grads)
 
 
@@ -97,64 +101,77 @@ class _Transformable(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
-    @classmethod
-    def _batched(cls, info: Any, in_dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(tensors, in_dims[2:], strict=True)
-        ]
-
 
 class _TransformableForward(_Transformable):
     """The forward operator under ``torch.func`` and forward-mode differentiation."""
 
     @staticmethod
-    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         return kernel.forward(*tensors, params)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> Any:
         return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:  # type: ignore[override]
-        outputs = forward(kernel, params, _Transformable._batched(info, in_dims, tensors))
+    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:
+        outputs = forward(kernel, params, batch_first(info.batch_size, in_dims[2:], tensors))
         return outputs, (0,) * len(outputs)
 
     @staticmethod
-    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:  # type: ignore[override]
-        tensors = ctx.saved_tensors
-        one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
-        return tuple(
-            _dot(backward(ctx.kernel, ctx.params, (*tensors, *seeds)), tangents) for seeds in ((one, zero), (zero, one))
-        )
+    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
+        # torch turns forward mode off in here, and the outer of two nested jvps would be silently zero.
+        with _forward_mode():
+            tensors = _primals(ctx.saved_tensors)
+            one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+            return tuple(
+                _dot(backward(ctx.kernel, ctx.params, (*tensors, *seeds)), tangents)
+                for seeds in ((one, zero), (zero, one))
+            )
 
 
 class _TransformableBackward(_Transformable):
     """The backward operator under ``torch.func`` and forward-mode differentiation."""
 
     @staticmethod
-    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:  # type: ignore[override]
+    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         return kernel.backward(*tensors, params)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
-        _, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *ctx.saved_tensors)
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        _, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), ctx.saved_tensors)
         return None, None, *pull(grads)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:  # type: ignore[override]
-        outputs = backward(kernel, params, _Transformable._batched(info, in_dims, tensors))
+    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:
+        outputs = backward(kernel, params, batch_first(info.batch_size, in_dims[2:], tensors))
         return outputs, (0,) * len(outputs)
 
     @staticmethod
-    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:  # type: ignore[override]
-        tensors = ctx.saved_tensors
-        outputs, pull = torch.func.vjp(_reference_backward(ctx.kernel, ctx.params), *tensors)
-        # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
-        _, push = torch.func.vjp(lambda *grads: pull(grads), *[torch.zeros_like(output) for output in outputs])
-        directions = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, tangents, strict=True)]
-        return push(tuple(directions))  # type: ignore[no-any-return]
+    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
+        with _forward_mode():
+            tensors = _primals(ctx.saved_tensors)
+            outputs, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), tensors)
+            # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
+            _, push = _vjp(lambda *grads: pull(grads), [torch.zeros_like(output) for output in outputs])
+            directions = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, tangents, strict=True)]
+            return push(tuple(directions))
+
+
+def _forward_mode() -> Any:
+    return forward_ad._set_fwd_grad_enabled(True)
+
+
+def _vjp(function: Callable[..., Outputs], tensors: Sequence[Tensor]) -> tuple[Outputs, Callable[[Outputs], Outputs]]:
+    result: Any = torch.func.vjp(function, *tensors)
+    outputs, pull = result
+    return outputs, pull
+
+
+def _primals(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Without their tangents at this level; those of outer levels stay."""
+    unpack: Any = forward_ad.unpack_dual
+    return [unpack(tensor).primal for tensor in tensors]
 
 
 def _reference_backward(kernel: Kernel, params: Scalars) -> Callable[..., Outputs]:

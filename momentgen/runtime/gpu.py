@@ -15,7 +15,7 @@ from momentgen.runtime.toolchain import Unavailable
 
 __all__ = ["TritonKernels"]
 
-# Heuristics, not autotuning: timing at run time would make the first call slow and results depend on the machine's mood.
+# Heuristics, not autotuning, which makes first calls slow and timings differ from run to run.
 _BLOCK = 1024
 _SMALL_BLOCK = 256  # more programs than multiprocessors as early as possible
 _SMALL = 1 << 18

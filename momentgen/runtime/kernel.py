@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError, MomentgenError
+from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
 from momentgen.runtime.parameters import split
@@ -38,7 +38,7 @@ Scalars = tuple[float, ...]
 #: operators by qualified name; importing a package again puts a new kernel behind the same operator.
 _operators: dict[str, Any] = {}
 _kernels: dict[str, Kernel] = {}
-_library = torch.library.Library("momentgen", "FRAGMENT")
+_library: Any = torch.library.Library("momentgen", "FRAGMENT")  # type: ignore[no-untyped-call]
 _lock = threading.RLock()
 
 
@@ -127,13 +127,13 @@ class Kernel:
         first = tensors[0]
         if first.dtype is not torch.float64 and first.layout is torch.strided:
             try:
-                if first.device.type == "cpu":
+                if first.is_cpu:
                     return self.run_native(which, tensors, params)
-                if first.device.type == "cuda":
+                if first.is_cuda:
                     return self.run_triton(which, tensors, params)
             except Unavailable as reason:
                 warn_once(
-                    f"{first.device.type} {reason}",
+                    f"fallback {first.device.type}",
                     f"the slower PyTorch code serves {first.device.type} tensors (met first in {self.label}): {reason}",
                 )
         return self.run_reference(which, tensors, params)
@@ -144,17 +144,18 @@ class Kernel:
         Raises:
             Unavailable: as :meth:`native`.
         """
-        function = getattr(self.native(), which)
+        native = self._native if type(self._native) is NativeKernels else self.native()
+        function = native.forward if which == "forward" else native.backward
         dtype = tensors[0].dtype
         if dtype is not torch.float32:
             tensors = [tensor.float() for tensor in tensors]
         tensors = in_one_layout(tensors)
         first = tensors[0]
-        outputs = tuple([torch.empty_like(first) for _ in range(self.outputs(which))])
-        block = parameter_block(self.scalars(params))
+        outputs = [torch.empty_like(first) for _ in range(self.outputs(which))]
+        block = parameter_block(self.scalars(params)) if params else None
         if n := first.numel():
             function(n, *[t.data_ptr() for t in tensors], block, *[t.data_ptr() for t in outputs])
-        return outputs if dtype is torch.float32 else tuple([output.to(dtype) for output in outputs])
+        return tuple(outputs) if dtype is torch.float32 else tuple([output.to(dtype) for output in outputs])
 
     def run_triton(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute by the Triton kernels: GPU tensors of at most 32 bits (CPU tensors under TRITON_INTERPRET=1).
@@ -201,17 +202,28 @@ def is_dense(tensor: Tensor) -> bool:
 
 def empty_output(first: Tensor) -> Tensor:
     """An output for inputs of which ``first`` is the first: its layout if dense (channels last stays so)."""
-    return torch.empty_like(first) if is_dense(first) else torch.empty_like(first, memory_format=torch.contiguous_format)
+    return (
+        torch.empty_like(first) if is_dense(first) else torch.empty_like(first, memory_format=torch.contiguous_format)
+    )
 
 
 def in_one_layout(tensors: Tensors) -> Tensors:
     """The same tensors, dense and all strided alike, copied only where they are not."""
-    if all([tensor.is_contiguous() for tensor in tensors]):
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            break
+    else:
         return tensors
     first = tensors[0] if is_dense(tensors[0]) else tensors[0].contiguous()
     strides = first.stride()
     rest = [t if t.stride() == strides else torch.empty_like(first, dtype=t.dtype).copy_(t) for t in tensors[1:]]
     return [first, *rest]
+
+
+def batch_first(size: int, in_dims: Sequence[int | None], tensors: Tensors) -> Tensors:
+    """For ``vmap``: the tensors with their batch dimension first, expanded where they have none."""
+    pairs = zip(tensors, in_dims, strict=False)
+    return [t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
 
 
 def _operator(kernel: Kernel, which: str) -> Any:
@@ -234,7 +246,9 @@ def _define(name: str, which: str, kernel: Kernel) -> Any:
     arguments += ["Tensor grad_mean", "Tensor grad_var"] if which == "backward" else []
     results = ", ".join(["Tensor"] * kernel.outputs(which))
     qualified = name.removeprefix("momentgen::")
-    _library.define(f"{qualified}({', '.join(arguments)}, float[] params) -> ({results})", tags=torch.Tag.pt2_compliant_tag)
+    _library.define(
+        f"{qualified}({', '.join(arguments)}, float[] params) -> ({results})", tags=torch.Tag.pt2_compliant_tag
+    )
 
     def compute(*args: Any) -> tuple[Tensor, ...]:
         return _kernels[name].run(which, args[:-1], tuple(args[-1]))
@@ -245,4 +259,11 @@ def _define(name: str, which: str, kernel: Kernel) -> Any:
     _library.impl(qualified, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(name, fake, lib=_library)
     packet, overload = qualified.split(".")
-    return getattr(getattr(torch.ops.momentgen, packet), overload)
+    operator = getattr(getattr(torch.ops.momentgen, packet), overload)
+
+    def batched(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        results = operator(*batch_first(info.batch_size, in_dims, args[:-1]), args[-1])
+        return results, (0,) * len(results)
+
+    torch.library.register_vmap(name, batched, lib=_library)
+    return operator

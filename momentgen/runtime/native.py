@@ -63,7 +63,7 @@ class NativeKernels:
 @functools.lru_cache(maxsize=256)
 def parameter_block(scalars: tuple[float, ...]) -> ctypes.Array[ctypes.c_float]:
     """The ``params`` argument of a C kernel."""
-    return (ctypes.c_float * max(1, len(scalars)))(*scalars)
+    return (ctypes.c_float * len(scalars))(*scalars)
 
 
 def _thread_setter(library: ctypes.CDLL) -> Callable[[int], object] | None:

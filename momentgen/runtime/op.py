@@ -103,6 +103,7 @@ class Op:
                 or tensor.shape != first.shape
                 or tensor.dtype is not first.dtype
                 or tensor.device != first.device
+                or tensor.layout is not torch.strided
             ):
                 inputs = self._reconcile(inputs)
                 break
@@ -171,6 +172,9 @@ class Op:
                 raise InputError(
                     f"{self.name}: {name} must be float32, float64, bfloat16 or float16, got {_short(tensor.dtype)}"
                 )
+            if tensor.layout is not torch.strided:
+                layout = str(tensor.layout).removeprefix("torch.")
+                raise InputError(f"{self.name}: expected strided tensors, got {layout} for {name}")
         for what, read in _COMPARED.items():
             if len({str(read(tensor)) for tensor in inputs}) == 1:
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,12 +66,7 @@ def resolve(op: str, parameters: tuple[Parameter, ...], given: Mapping[str, obje
         value = given.get(parameter.name, parameter.default)
         if value is None:
             raise InputError(f"{op}: parameter {parameter.name} is required ({parameter})")
-        if isinstance(value, bool) or not hasattr(value, "__float__") or hasattr(value, "requires_grad"):
-            raise InputError(
-                f"{op}: parameter {parameter.name} takes a Python number in {parameter.range}, "
-                f"got {type(value).__name__}"
-            )
-        number = value if isinstance(value, float) else float(value)
+        number = value if isinstance(value, float) else _number(op, parameter, value)
         if not parameter.contains(number):
             raise InputError(f"{op}: parameter {parameter.name} must be in {parameter.range}, got {number!r}")
         values.append(number)
@@ -79,6 +75,15 @@ def resolve(op: str, parameters: tuple[Parameter, ...], given: Mapping[str, obje
         known = ", ".join(p.name for p in parameters) or "none"
         raise InputError(f"{op}: unknown parameter {unknown[0]!r}; its parameters: {known}")
     return tuple(values)
+
+
+def _number(op: str, parameter: Parameter, value: object) -> float:
+    # numpy's scalars are numbers.Real; a tensor is not, and its gradient would be lost.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InputError(
+            f"{op}: parameter {parameter.name} takes a Python number in {parameter.range}, got {type(value).__name__}"
+        )
+    return float(value)
 
 
 def split(op: str, value: float) -> tuple[float, float]:

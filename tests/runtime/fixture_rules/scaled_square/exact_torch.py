@@ -16,4 +16,7 @@ def forward(mean, var, *, scale):
 
 def backward(mean, var, grad_mean, grad_var, *, scale):
     nan = torch.where((var < 0), float("nan"), 0.0)
-    return scale * 2.0 * mean * grad_mean + scale * scale * 8.0 * mean * var * grad_var + nan, scale * grad_mean + scale * scale * (4.0 * var + 4.0 * mean * mean) * grad_var + nan
+    return (
+        scale * 2.0 * mean * grad_mean + scale * scale * 8.0 * mean * var * grad_var + nan,
+        scale * grad_mean + scale * scale * (4.0 * var + 4.0 * mean * mean) * grad_var + nan,
+    )

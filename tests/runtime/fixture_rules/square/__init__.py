@@ -11,7 +11,10 @@ square = Op(
     package=__name__,
     inputs=1,
     parameters=(),
-    variants=("exact", "linearised",),
+    variants=(
+        "exact",
+        "linearised",
+    ),
     default="exact",
     doc="The square, x**2.",
 )

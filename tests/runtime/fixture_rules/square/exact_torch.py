@@ -12,4 +12,6 @@ def forward(mean, var):
 
 def backward(mean, var, grad_mean, grad_var):
     nan = torch.where((var < 0), float("nan"), 0.0)
-    return 2.0 * mean * grad_mean + 8.0 * mean * var * grad_var + nan, grad_mean + (4.0 * var + 4.0 * mean * mean) * grad_var + nan
+    return 2.0 * mean * grad_mean + 8.0 * mean * var * grad_var + nan, grad_mean + (
+        4.0 * var + 4.0 * mean * mean
+    ) * grad_var + nan

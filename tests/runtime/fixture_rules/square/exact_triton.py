@@ -24,11 +24,15 @@ def square_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n,
 @triton.jit
 def square_exact_backward(mean, var, grad_mean, grad_var):
     nan = tl.where((var < 0.0), float("nan"), 0.0)
-    return 2.0 * mean * grad_mean + 8.0 * mean * var * grad_var + nan, grad_mean + (4.0 * var + 4.0 * mean * mean) * grad_var + nan
+    return 2.0 * mean * grad_mean + 8.0 * mean * var * grad_var + nan, grad_mean + (
+        4.0 * var + 4.0 * mean * mean
+    ) * grad_var + nan
 
 
 @triton.jit
-def square_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def square_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr
+):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -28,7 +28,9 @@ def square_linearised_backward(mean, var, grad_mean, grad_var):
 
 
 @triton.jit
-def square_linearised_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def square_linearised_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr
+):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

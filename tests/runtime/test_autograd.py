@@ -1,0 +1,173 @@
+"""Derivatives of every kind and order, against autograd of the formula itself in float64."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from runtime.fixture_rules import product, scaled_square, square
+from torch import Tensor
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
+
+from momentgen import Moments
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Iterator[None]:
+    # A fallback of torch's ("no batching rule", "no autograd kernel") must not pass unseen.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+
+
+def truth(mean: Tensor, var: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    return scale * (mean**2 + var), scale**2 * (2 * var**2 + 4 * mean**2 * var)
+
+
+def inputs(size: int = 5, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, dtype=dtype), torch.rand(size, dtype=dtype) + 0.1
+
+
+def of_var(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda mean, var: function(mean, var)[1].sum()
+
+
+@pytest.mark.parametrize("op", [square, lambda m, v: scaled_square(m, v, scale=2.0)], ids=["square", "scaled_square"])
+def test_gradcheck_in_both_modes(op: Callable[..., tuple[Tensor, Tensor]]) -> None:
+    pair = tuple(t.requires_grad_() for t in inputs(dtype=torch.float64))
+    assert gradcheck(op, pair, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
+    assert gradgradcheck(op, pair, check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True)
+
+
+def test_gradcheck_of_two_random_inputs() -> None:
+    four = tuple(t.requires_grad_() for t in (*inputs(dtype=torch.float64), *inputs(dtype=torch.float64)))
+    assert gradcheck(product, four, check_forward_ad=True)
+    assert gradgradcheck(product, four)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_native_gradients(dtype: torch.dtype) -> None:
+    mean, var = (t.to(dtype) for t in inputs(2000))
+    weights = torch.rand(2000).to(dtype), torch.rand(2000).to(dtype)
+    results = []
+    for function, m, v in ((square, mean, var), (truth, mean.double(), var.double())):
+        m, v = m.detach().requires_grad_(), v.detach().requires_grad_()
+        out = function(m, v)
+        torch.autograd.backward(out, [w.to(out[0].dtype) for w in weights])
+        results.append((m.grad, v.grad))
+    for got, want in zip(*results, strict=True):
+        assert got.dtype is dtype
+        torch.testing.assert_close(got.double(), want, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_gradient_on_one_side_only(wanted: tuple[bool, bool]) -> None:
+    mean, var = inputs()
+    mean.requires_grad_(wanted[0])
+    var.requires_grad_(wanted[1])
+    out = square(mean, var)
+    out.mean.sum().backward()  # the gradient of the variance never comes
+    assert (mean.grad is not None, var.grad is not None) == wanted
+    if wanted[0]:
+        torch.testing.assert_close(mean.grad, 2 * mean.detach())
+    else:
+        torch.testing.assert_close(var.grad, torch.ones_like(var))
+
+
+def test_nothing_is_recorded_where_no_gradient_is_asked_for() -> None:
+    mean, var = inputs()
+    assert not square(mean, var).mean.requires_grad
+    mean.requires_grad_()
+    with torch.no_grad():
+        assert not square(mean, var).mean.requires_grad
+    with torch.inference_mode():
+        assert square(mean, var).mean.is_inference()
+    assert square(mean, var).var.requires_grad
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda t: t.expand(4, 5), lambda t: t[::2], lambda t: t[:0], lambda t: t[0], lambda t: t.view(5, 1).T],
+    ids=["expanded", "strided", "empty", "zero-dimensional", "transposed"],
+)
+def test_gradient_through_views(view: Callable[[Tensor], Tensor]) -> None:
+    pairs = []
+    base = inputs()
+    for function in (square, truth):
+        mean, var = (t.clone().requires_grad_() for t in base)
+        out = function(view(mean), view(var))
+        (out[0].sum() + out[1].sum()).backward()
+        pairs.append((mean.grad, var.grad))
+    torch.testing.assert_close(*pairs)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_every_composition_of_forward_and_reverse_mode(order: int) -> None:
+    mean, var = inputs(3)
+    for modes in itertools.product((jacfwd, jacrev), repeat=order):
+        for arguments in itertools.product((0, 1), repeat=order):
+            got, want = of_var(square), of_var(truth)
+            for mode, argument in zip(modes, arguments, strict=True):
+                got, want = mode(got, argnums=argument), mode(want, argnums=argument)
+            torch.testing.assert_close(got(mean, var), want(mean.double(), var.double()).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_third_derivative_in_plain_autograd() -> None:
+    results = []
+    base = inputs(3, torch.float64)
+    for function in (square, truth):
+        mean, var = (t.clone().requires_grad_() for t in base)
+        first = torch.autograd.grad((function(mean, var)[1] ** 2).sum(), mean, create_graph=True)[0]
+        second = torch.autograd.grad(first.sum(), var, create_graph=True)[0]
+        results.append(torch.autograd.grad(second.sum(), mean)[0])
+    torch.testing.assert_close(*results)
+
+
+def test_grad_and_vjp_in_both_inputs() -> None:
+    mean, var = inputs()
+    gradients = grad(of_var(square), argnums=(0, 1))(mean, var)
+    torch.testing.assert_close(gradients, (8 * mean * var, 4 * var + 4 * mean**2))
+    _, pull = vjp(square, mean, var)
+    torch.testing.assert_close(pull(Moments(torch.ones(5), torch.zeros(5))), (2 * mean, torch.ones(5)))
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0), (-1, None)])
+def test_vmap_over_any_dimension(in_dims: tuple[int | None, int | None]) -> None:
+    batch = [torch.rand(4, 3) if dim == 0 else torch.rand(3) if dim is None else torch.rand(3, 4) for dim in in_dims]
+    torch.testing.assert_close(tuple(vmap(square, in_dims)(*batch)), vmap(truth, in_dims)(*batch))
+
+
+def test_vmap_nests_and_composes() -> None:
+    mean, var = torch.rand(3, 5, 2), torch.rand(3, 5)
+    nested = vmap(vmap(square, in_dims=(1, None)), in_dims=(0, 0))(mean, var)
+    torch.testing.assert_close(tuple(nested), vmap(vmap(truth, in_dims=(1, None)), in_dims=(0, 0))(mean, var))
+    per_sample = vmap(grad(of_var(square)))(var, var)
+    torch.testing.assert_close(per_sample, 8 * var * var)
+
+
+def test_jvp_is_right_in_both_inputs() -> None:
+    mean, var = inputs()
+    tangents = torch.rand(5), torch.rand(5)
+    torch.testing.assert_close(
+        tuple(jvp(square, (mean, var), tangents)[1]), jvp(truth, (mean, var), tangents)[1], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_forward_mode_without_functional_transforms() -> None:
+    mean, var = inputs()
+    with forward_ad.dual_level():
+        out = square(forward_ad.make_dual(mean, torch.ones(5)), var)
+        torch.testing.assert_close(forward_ad.unpack_dual(out.mean).tangent, 2 * mean)
+        torch.testing.assert_close(forward_ad.unpack_dual(out.var).tangent, 8 * mean * var)
+
+
+def test_checkpointing() -> None:
+    mean, var = inputs()
+    mean.requires_grad_()
+    out = torch.utils.checkpoint.checkpoint(square, mean, var, use_reentrant=False)
+    out.var.sum().backward()
+    torch.testing.assert_close(mean.grad, 8 * mean.detach() * var)

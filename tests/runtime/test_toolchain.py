@@ -1,0 +1,245 @@
+"""Compiling on a user's machine: the cache, its damage, many processes at once, and machines without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import momentgen
+from momentgen.errors import MomentgenError
+from momentgen.runtime import cache_directory, native, toolchain
+from momentgen.runtime.native import NativeKernels
+
+TESTS = Path(__file__).parents[1]
+ROOT = Path(momentgen.__file__).parents[1]
+REPORT = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import torch
+    from runtime.fixture_rules import product, scaled_square, square
+    m, v = torch.tensor([3.0]), torch.tensor([0.5])
+    out = [*square(m, v), *scaled_square(m, v, scale=2.0), *square(m, v, variant="linearised")]
+    print([t.item() for t in out])
+from momentgen.runtime import FallbackWarning
+for warning in caught:
+    if issubclass(warning.category, FallbackWarning):
+        print("WARNING", warning.message)
+"""
+RIGHT = "[9.5, 18.5, 19.0, 74.0, 9.0, 18.0]"
+
+
+def environment(**changes: str | Path | None) -> dict[str, str]:
+    # The source tree goes last: an installed package is found first.
+    found = dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), str(ROOT)]))
+    for name, value in changes.items():
+        found.pop(name, None)
+        if value is not None:
+            found[name] = str(value)
+    return found
+
+
+def report(**changes: str | Path | None) -> tuple[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT], env=environment(**changes), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    values, *warned = done.stdout.strip().splitlines()
+    return values, warned
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def built(body: str = "return 7;") -> int:
+    """What a compiled function returns, by way of the cache."""
+    return int(toolchain.compile_and_load("seven", f"int seven(void) {{ {body} }}")["seven"]())
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path / "new" / "cache"))
+    return tmp_path / "new" / "cache"
+
+
+def test_kernels_are_compiled_once_and_then_come_from_the_cache(cache: Path) -> None:
+    assert built() == 7
+    (file,) = cache.iterdir()
+    time = file.stat().st_mtime_ns
+    assert built() == 7
+    assert [found.stat().st_mtime_ns for found in cache.iterdir()] == [time]
+    assert built("return 8;") == 8
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off", "altered"])
+def test_damaged_cache_file_is_built_again(damage: str, cache: Path) -> None:
+    built(f"return {len(damage)};")
+    (file,) = cache.iterdir()
+    content = file.read_bytes()
+    middle = len(content) // 2
+    spoilt = {
+        "empty": b"",
+        "cut off": content[:middle],
+        "altered": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
+    }
+    # A new file, as a copy from elsewhere would be: the loaded one stays mapped.
+    file.unlink()
+    file.write_bytes(spoilt[damage])
+    assert built(f"return {len(damage)};") == len(damage)
+    assert [found.read_bytes() for found in cache.iterdir()] == [content]
+
+
+def test_processes_may_share_an_empty_cache(cache: Path) -> None:
+    code = (
+        "from momentgen.runtime.toolchain import compile_and_load\n"
+        "print([compile_and_load('f', f'int f(void) {{ return {i}; }}')['f']() for i in range(5)])"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=300)[0].strip() for process in running] == ["[0, 1, 2, 3, 4]"] * 3
+    assert len(list(cache.glob("*.so"))) == len(list(cache.iterdir())) == 5
+
+
+def test_unusable_cache_directory_is_replaced_by_a_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "tmp").mkdir()
+    values, warned = report(MOMENTGEN_CACHE=tmp_path / "file" / "cache", TMPDIR=tmp_path / "tmp")
+    assert values == RIGHT
+    assert len(warned) == 1
+    assert "cannot hold compiled kernels" in warned[0]
+    assert not list((tmp_path / "tmp").iterdir())  # removed at exit
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("no compiler", "no C compiler is found"),
+        ("no such compiler", "$CC is '/nowhere/cc', and no such compiler is found"),
+        ("unreadable command", "which is not a command"),
+        ("does not start", "failed (exit status 3): fatal: no licence"),
+        ("fails", "failed (exit status 1): error: internal compiler error"),
+        ("writes rubbish", "cannot hold compiled kernels"),
+    ],
+)
+def test_without_a_working_compiler_the_pytorch_code_serves_with_one_warning(
+    case: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    version = 'if [ "$1" = --version ]; then echo cc 1; exit 0; fi'
+    rubbish = 'while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"'
+    changes: dict[str, dict[str, str | Path | None]] = {
+        "no compiler": {"CC": None, "PATH": tmp_path / "bin"},
+        "no such compiler": {"CC": "/nowhere/cc"},
+        "unreadable command": {"CC": "cc '"},
+        "does not start": {"CC": script(tmp_path / "cc1", "echo fatal: no licence >&2; exit 3")},
+        "fails": {"CC": script(tmp_path / "cc2", f"{version}; echo error: internal compiler error >&2; exit 1")},
+        "writes rubbish": {"CC": script(tmp_path / "cc3", f"{version}; {rubbish}")},
+    }
+    values, warned = report(MOMENTGEN_CACHE=tmp_path / "cache", **changes[case])
+    assert values == RIGHT
+    served = [line for line in warned if "the slower PyTorch code serves cpu tensors" in line]
+    assert len(served) == 1
+    assert reason in served[0]
+    assert case == "writes rubbish" or len(warned) == 1
+
+
+def test_flags_a_compiler_lacks_are_left_out(tmp_path: Path) -> None:
+    refuse = (
+        'for a in "$@"; do case $a in -march=native|-fopenmp) echo error: $a >&2; exit 1;; esac; done; exec cc "$@"'
+    )
+    values, warned = report(MOMENTGEN_CACHE=tmp_path / "cache", CC=script(tmp_path / "mycc", refuse))
+    assert (values, warned) == (RIGHT, [])
+
+
+def test_a_compiler_command_may_have_arguments(tmp_path: Path) -> None:
+    assert report(MOMENTGEN_CACHE=tmp_path, CC="cc -pipe") == (RIGHT, [])
+
+
+def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
+    assert cache_directory() == tmp_path
+    monkeypatch.delenv("MOMENTGEN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert cache_directory() == tmp_path / "momentgen"
+
+
+@pytest.fixture
+def counting_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kernels that write how many elements beyond 2**31 they were asked for."""
+    folder = tmp_path / "counting_package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "exact.c").write_text(
+        "#include <stdint.h>\n"
+        "void count_exact_forward(int64_t n, const float *m, const float *v, const float *p, float *a, float *b)\n"
+        "{ a[0] = (float)(n - INT64_C(2147483648)); }\n"
+        "void count_exact_backward(int64_t n, const float *m, const float *v, const float *g, const float *h,\n"
+        "                          const float *p, float *a, float *b)\n"
+        "{ a[0] = (float)(n - INT64_C(2147483648)); }\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path / "cache"))
+    sys.modules.pop("counting_package", None)
+    return "counting_package"
+
+
+def test_sizes_beyond_31_bits_reach_the_kernels_whole(counting_package: str) -> None:
+    kernels = NativeKernels(counting_package, "count", "exact", 1)
+    cell = torch.zeros(1)
+    kernels.forward(2**31 + 5, None, None, None, cell.data_ptr(), None)
+    assert cell.item() == 5
+    kernels.backward(2**31 + 7, None, None, None, None, None, cell.data_ptr(), None)
+    assert cell.item() == 7
+
+
+def test_damaged_package_is_an_error_not_a_fallback(counting_package: str) -> None:
+    with pytest.raises(MomentgenError, match="defines no function other_exact_forward"):
+        NativeKernels(counting_package, "other", "exact", 1)
+    with pytest.raises(MomentgenError, match="C source of variant tight does not read"):
+        NativeKernels(counting_package, "count", "tight", 1)
+
+
+@pytest.mark.skipif(toolchain.torch_openmp() is None, reason="torch's OpenMP runtime is not found")
+def test_kernels_heed_torch_set_num_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
+    library = toolchain.compile_and_load(
+        "threads", "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }"
+    )
+    assert native._thread_setter(library) is None  # torch's own runtime: nothing to set
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert library["threads"]() == count
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_another_openmp_runtime_is_told_the_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    calls: list[tuple[object, ...]] = []
+    call = native._threaded(lambda *args: calls.append(args), told.append)
+    call(8192, None)
+    call(8193, None)
+    assert told == [torch.get_num_threads()]
+    assert calls == [(8192, None), (8193, None)]
+
+
+def test_parameter_block_holds_float32() -> None:
+    block = native.parameter_block((0.5, 0.25))
+    assert isinstance(block, ctypes.Array)
+    assert list(block) == [0.5, 0.25]

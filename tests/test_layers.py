@@ -1,0 +1,75 @@
+"""Lower layers never import higher ones: start-up stays short, and a training process never loads the compiler."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import momentgen
+
+PACKAGE = Path(momentgen.__file__).parent
+ROOT = PACKAGE.parent
+# folder or file -> top-level modules and parts of momentgen that it must not import, at any depth of its code
+FORBIDDEN = {
+    "momentgen/errors.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
+    "momentgen/rule.py": ("torch", "triton", "momentgen.runtime"),
+    "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.cli"),
+    "momentgen/runtime": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
+    "generated": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("layer", FORBIDDEN)
+def test_no_source_imports_a_higher_layer(layer: str) -> None:
+    files = [ROOT / layer] if layer.endswith(".py") else sorted((ROOT / layer).rglob("*.py"))
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in imports(file)
+        for part in FORBIDDEN[layer]
+        if name == part or name.startswith(part + ".")
+    ]
+    assert not wrong
+
+
+def loaded_by(code: str) -> set[str]:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT / "tests"), str(ROOT)]))
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_momentgen_is_light() -> None:
+    assert not {"torch", "sympy", "numpy", "triton"} & loaded_by("import momentgen")
+
+
+def test_an_op_computes_without_the_compiler_or_triton() -> None:
+    loaded = loaded_by("import torch, runtime.fixture_rules as rules\nrules.square(torch.ones(2), torch.ones(2))")
+    assert "momentgen.runtime.native" in loaded
+    assert not {"triton", "flint", "momentgen.rule", "momentgen.compiler"} & loaded
+
+
+def test_the_compiler_needs_no_torch() -> None:
+    assert "torch" not in loaded_by("import momentgen.rule, momentgen.compiler.program, momentgen.compiler.evaluate")
