@@ -2,8 +2,10 @@
 
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval
-``prove``              the same polynomial with a proven bound on its error
+``remez_rational``     minimax quotient of polynomials
+``prove``              the same polynomial or rational with a proven bound on its error
 ``fit_scale_mixture``  a sigmoid as a mixture of normal distribution functions, proven in value and derivatives
+``fit_parameter``      one parameter of a family, by the largest divergence or error over a range
 ``J``, ``mills``       the functions most often fitted: truncated normal moments, Mills ratio
 =====================  ======================================================================
 """
@@ -11,6 +13,8 @@
 from momentgen.compiler.approximate.bound import BallFunction, Maximum, prove, prove_maximum
 from momentgen.compiler.approximate.mixture import LOGISTIC, ScaleMixture, Sigmoid, prove_scale_mixture
 from momentgen.compiler.approximate.mixture_fit import fit_scale_mixture
+from momentgen.compiler.approximate.parametric import Objective, ParameterFit, fit_parameter, prove_parameter
+from momentgen.compiler.approximate.rational import Rational, remez_rational
 from momentgen.compiler.approximate.remez import Function, Polynomial, remez
 from momentgen.compiler.approximate.special import J, J_series, mills
 
@@ -21,13 +25,19 @@ __all__ = [
     "J",
     "J_series",
     "Maximum",
+    "Objective",
+    "ParameterFit",
     "Polynomial",
+    "Rational",
     "ScaleMixture",
     "Sigmoid",
+    "fit_parameter",
     "fit_scale_mixture",
     "mills",
     "prove",
     "prove_maximum",
+    "prove_parameter",
     "prove_scale_mixture",
     "remez",
+    "remez_rational",
 ]

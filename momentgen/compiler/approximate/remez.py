@@ -112,10 +112,10 @@ def remez(
         if degree < 0:
             raise _error(what, f"expected a degree of 0 or more, got {degree}")
         series = _Series(function, low, high, degree, digits, what)
-        grid = _cosines(max(1024, _OVERSAMPLING * (degree + 2)))
+        grid = chebyshev_points(max(1024, _OVERSAMPLING * (degree + 2)))
         correction, reference = _exchange(series.tail, lambda y: _weights(series, weight, y, what), grid, degree, what)
         chebyshev = [c + mpf(q) * series.scale for c, q in zip(series.head(), correction, strict=True)]
-        coefficients = _monomials(chebyshev, low, high, origin)
+        coefficients = to_monomials(chebyshev, low, high, origin)
     with mp.workdps(digits):
         rounded = tuple(+c for c in coefficients)
     fit = Polynomial(rounded, +origin, (low, high), what, mpf(0))
@@ -140,9 +140,20 @@ def _cosines_exact(count: int, bits: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def _cosines(count: int) -> _Array:
+def chebyshev_points(count: int) -> _Array:
     """Chebyshev points in doubles, from 1 down to -1; not by numpy, whose cosine depends on the processor."""
     return np.array([math.ldexp(c, -100) for c in _cosines_exact(count, 100)])
+
+
+def evaluate(function: Function, x: mpf, what: str) -> mpf:
+    """``function(x)``, which must be a finite real number."""
+    try:
+        value = mp.convert(function(x))
+    except ArithmeticError as failure:
+        raise _error(what, f"cannot be evaluated at {mp.nstr(x, 17)}: {failure!r}") from failure
+    if not isinstance(value, mpf) or not mp.isfinite(value):
+        raise _error(what, f"expected a finite real value at {mp.nstr(x, 17)}, got {value}")
+    return value
 
 
 class _Series:
@@ -190,13 +201,7 @@ class _Series:
             key = (j // divisor, count // divisor)
             if key not in self._values:
                 x = self.point(mp.ldexp(cosines[j], -self._bits))
-                try:
-                    value = mp.convert(self._function(x))
-                except ArithmeticError as failure:
-                    raise _error(self._what, f"cannot be evaluated at {mp.nstr(x, 17)}: {failure!r}") from failure
-                if not isinstance(value, mpf) or not mp.isfinite(value):
-                    raise _error(self._what, f"expected a finite real value at {mp.nstr(x, 17)}, got {value}")
-                self._values[key] = value
+                self._values[key] = evaluate(self._function, x, self._what)
             values.append(self._values[key])
         top = max(abs(v) for v in values)
         self._shift = self._bits - (int(mp.frexp(top)[1]) if top else 0)
@@ -266,7 +271,7 @@ def _exchange(
         *solution, level = _level(goal[reference], weighting[reference], grid[reference])
         errors = weighting * (_clenshaw(solution, grid) - goal)
         worst = float(np.abs(errors).max())
-        extrema = _alternation(errors, size)
+        extrema = alternation(errors, size)
         if worst <= abs(level) * (1 + 1e-9) or worst < 1e-13 * weighting.max() or len(extrema) < size:
             break
         if extrema == reference:
@@ -275,7 +280,7 @@ def _exchange(
     else:
         raise _error(what, f"the exchange has not converged in 60 steps (level {abs(level):.3g}, worst {worst:.3g})")
     # One more step from the true extrema, which lie between the grid's points.
-    points = np.array([_peak(errors, j, last) for j in reference])
+    points = np.array([extremum(errors, j, last) for j in reference])
     *solution, level = _level(target(points), weights(points), points)
     return solution, points.tolist()
 
@@ -291,7 +296,7 @@ def _level(goal: _Array, weights: _Array, points: _Array) -> list[float]:
     return _solve(rows, goal.tolist())
 
 
-def _peak(errors: _Array, index: int, last: int) -> float:
+def extremum(errors: _Array, index: int, last: int) -> float:
     """The extremum near a grid point, from the parabola through it and its neighbours."""
     offset = 0.0
     if 0 < index < last:
@@ -302,7 +307,7 @@ def _peak(errors: _Array, index: int, last: int) -> float:
     return float(mp.cospi((index + mpf(offset)) / last))
 
 
-def _alternation(errors: _Array, size: int) -> list[int]:
+def alternation(errors: _Array, size: int) -> list[int]:
     """``size`` indices at which the errors alternate in sign and are as large as can be."""
     signs = np.signbit(errors)
     starts = [0, *(np.flatnonzero(signs[1:] != signs[:-1]) + 1).tolist(), len(errors)]
@@ -342,7 +347,7 @@ def _solve(rows: list[list[float]], right: list[float]) -> list[float]:
     return solution
 
 
-def _monomials(chebyshev: list[mpf], low: mpf, high: mpf, centre: mpf) -> list[mpf]:
+def to_monomials(chebyshev: list[mpf], low: mpf, high: mpf, centre: mpf) -> list[mpf]:
     """Coefficients in powers of x - centre; carried with digits to spare, for the change of basis loses some."""
     size = len(chebyshev)
     with mp.workprec(mp.prec + 8 * size + 64):

@@ -1,0 +1,125 @@
+"""One-parameter fits: the papers' R(a) ~ S(a/t), its divergence, and where it makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import pytest
+from flint import arb, arb_series
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from momentgen.compiler.approximate import Objective, ParameterFit, fit_parameter, prove_parameter
+from momentgen.errors import BuildError
+
+
+def _relu_variance(a: mpf) -> mpf:
+    density, below = mp.npdf(a), mp.ncdf(a)
+    return a * density + (a * a + 1) * below - (a * below + density) ** 2
+
+
+def _exact(slope: mpf) -> Callable[[mpf], mpf]:
+    return lambda a: slope**2 + 2 * slope * (1 - slope) * mp.ncdf(a) + (1 - slope) ** 2 * _relu_variance(a)
+
+
+def _fitted(slope: mpf) -> Callable[[mpf, mpf], mpf]:
+    return lambda t, a: slope**2 + (1 - slope**2) / (1 + mp.exp(-a / t))
+
+
+def _divergence(slope: mpf, t: mpf, a: mpf) -> mpf:
+    ratio = _exact(slope)(a) / _fitted(slope)(t, a)
+    return (ratio - 1 - mp.log(ratio)) / 2
+
+
+@lru_cache
+def _leaky() -> ParameterFit:
+    slope = mpf("0.01")
+    return fit_parameter(_exact(slope), _fitted(slope), bounds=("0.1", 1))
+
+
+def _exact_ball(a: arb_series) -> arb_series:
+    slope, below, density = arb("0.01"), (-a / arb(2).sqrt()).erfc() / 2, (-a * a / 2).exp() / (2 * arb.pi()).sqrt()
+    variance = a * density + (a * a + 1) * below - (a * below + density) ** 2
+    return slope**2 + 2 * slope * (1 - slope) * below + (1 - slope) ** 2 * variance
+
+
+def _fitted_ball(t: arb, a: arb_series) -> arb_series:
+    return arb("0.01") ** 2 + (1 - arb("0.01") ** 2) / (1 + (-a / t).exp())
+
+
+def test_leaky_relu_under_the_largest_divergence() -> None:
+    fit = _leaky()
+    assert mp.nstr(fit.value, 8) == "0.37575903"
+    assert mp.nstr(fit.objective, 6) == "0.0334471"
+    assert [mp.nstr(a, 4) for a in sorted(fit.where)] == ["-3.323", "0.1849"]
+
+
+def test_the_two_maxima_trade_places_at_the_fit() -> None:
+    fit, slope = _leaky(), mpf("0.01")
+    with mp.workdps(30):
+        left, right = sorted(fit.where)
+        for step, higher, lower in ((mpf("1e-4"), left, right), (mpf("-1e-4"), right, left)):
+            t = fit.value + step
+            assert _divergence(slope, t, higher) > fit.objective > _divergence(slope, t, lower)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(-10, 10))
+def test_no_argument_exceeds_the_objective(a: float) -> None:
+    fit = _leaky()
+    with mp.workdps(30):
+        assert _divergence(mpf("0.01"), fit.value, mpf(a)) <= fit.objective * (1 + mpf("1e-9"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.1, 1))
+def test_no_other_parameter_is_better(t: float) -> None:
+    with mp.workdps(30):
+        worst = max(_divergence(mpf("0.01"), mpf(t), a) for a in _leaky().where)
+        assert worst >= _leaky().objective * (1 - mpf("1e-6"))
+
+
+def test_the_divergence_is_proven_over_the_whole_domain() -> None:
+    fit = prove_parameter(_leaky(), _exact_ball, _fitted_ball)
+    assert fit.bound is not None
+    assert fit.objective <= fit.bound * (1 + mpf("1e-9"))
+    assert fit.bound <= mpf("1.0101") * fit.objective
+
+
+@pytest.mark.parametrize(("low", "value", "objective"), [(-3, "0.370329", "0.035108"), (-2, "0.418775", "0.0325096")])
+def test_relu_needs_a_domain(low: int, value: str, objective: str) -> None:
+    fit = fit_parameter(_exact(mpf(0)), _fitted(mpf(0)), bounds=("0.1", 1), domain=(low, 10), points=200)
+    assert (mp.nstr(fit.value, 6), mp.nstr(fit.objective, 6)) == (value, objective)
+
+
+def test_the_divergence_of_relu_has_no_bound() -> None:
+    with mp.workdps(60):
+        reached = [_divergence(mpf(0), mpf("0.3758"), mpf(a)) for a in (-5, -10, -20)]
+        assert reached[0] > 1
+        assert reached[2] > 2 * reached[1] > 4 * reached[0]
+
+
+def test_the_best_constant_is_the_middle_of_the_range() -> None:
+    # max |a^2 - t| on [0, 1] is least at the middle of the range of a^2.
+    fit = fit_parameter(lambda a: a * a, lambda t, a: t, bounds=(0, 1), domain=(0, 1), objective="max_abs")
+    assert abs(fit.value - mpf("0.5")) < mpf("1e-9")
+    assert set(fit.where) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "domain", "objective", "says"),
+    [
+        ((0, 1), (0, 0), "max_abs", "low < high"),
+        ((2, 3), (0, 1), "max_abs", "end of the bounds"),
+        ((0, 1), (-1, 1), "max_kl", "positive variances"),
+        ((0, 1), (0, 1), "max_relative", "other than 0"),
+        ((0, 1), (0, 1), "least", "max_kl, max_abs or max_relative"),
+    ],
+)
+def test_senseless_requests_are_refused(
+    bounds: tuple[int, int], domain: tuple[int, int], objective: Objective, says: str
+) -> None:
+    with pytest.raises(BuildError, match=says):
+        fit_parameter(lambda a: a, lambda t, a: t, bounds=bounds, domain=domain, objective=objective, what="t")
