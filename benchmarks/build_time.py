@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from _common import console, environment, save
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 RULES = Path(__file__).parents[1] / "rules"
@@ -30,7 +31,7 @@ def main() -> None:
         out = Path(folder) / "generated"
         cold = timed_build(out)
         idle = sorted(timed_build(out) for _ in range(5))[2]
-    table = Table("build", "seconds")
+    table = Table("build", "seconds", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row("cold", f"{cold:.1f}")
     table.add_row("nothing to do", f"{idle:.2f}")
     console.print(table)

@@ -12,12 +12,12 @@ out).  Everything is measured in turns in one run, and medians are compared.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 from collections.abc import Callable
 
 import torch
 from _common import console, environment, interleaved_medians, save
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
@@ -38,7 +38,19 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     rows = []
-    table = Table("rule", "variant", "size", "direction", "copy", "kernel", "op", "eager", "eager / kernel")
+    table = Table(
+        "rule",
+        "variant",
+        "size",
+        "direction",
+        "copy",
+        "kernel",
+        "op",
+        "eager",
+        "eager / kernel",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for column in table.columns[4:]:
         column.justify = "right"
     for rule in arguments.rules.split(","):
@@ -97,9 +109,9 @@ def bare_kernel(
     kernel = Kernel(op.name, op.package, variant, op.inputs, names)
     function = getattr(kernel.native(), direction)
     block = parameter_block(kernel.scalars(tuple(float(p.default) for p in op.parameters)))
-    addresses = [ctypes.c_void_p(t.data_ptr()) for t in inputs], [ctypes.c_void_p(t.data_ptr()) for t in outputs]
     n = inputs[0].numel()
-    return lambda: function(n, *addresses[0], block, *addresses[1])
+    # Addresses are read in the call, so that it keeps the tensors alive.
+    return lambda: function(n, *[t.data_ptr() for t in inputs], block, *[t.data_ptr() for t in outputs])
 
 
 def through_op(op: Op, variant: str, direction: str, inputs: list[Tensor]) -> Callable[[], object]:

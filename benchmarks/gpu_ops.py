@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 from _common import console, environment, save
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
@@ -31,7 +32,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("gpu_ops: expected a GPU that torch can use, found none")
 
-    table = Table("rule", "variant", "direction", "differing bits", "GB/s", "of the copy's")
+    table = Table(
+        "rule", "variant", "direction", "differing bits", "GB/s", "of the copy's", box=SIMPLE_HEAD, pad_edge=False
+    )
     for column in table.columns[3:]:
         column.justify = "right"
     rows = []

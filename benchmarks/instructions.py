@@ -14,6 +14,7 @@ import argparse
 import importlib.resources
 
 from _common import console, environment, save
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import momentgen.generated
@@ -27,7 +28,18 @@ def main() -> None:
     parser.add_argument("--target", choices=list(TARGETS), default="sm_90")
     arguments = parser.parse_args()
 
-    table = Table("rule", "variant", "direction", "instructions", "arithmetic", "over balance", "registers", "spilled")
+    table = Table(
+        "rule",
+        "variant",
+        "direction",
+        "instructions",
+        "arithmetic",
+        "over balance",
+        "registers",
+        "spilled",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for column in table.columns[3:]:
         column.justify = "right"
     rows = []

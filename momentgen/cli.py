@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Annotated, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -157,7 +158,7 @@ class _Display(Reporter):
 
 
 def _print_result(console: Console, result: BuildResult) -> None:
-    table = Table("rule", "variant", "mean", "var", "partials", "operations", "time")
+    table = Table("rule", "variant", "mean", "var", "partials", "operations", "time", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[5].justify = table.columns[6].justify = "right"
     for rule in result.rules:
         seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else "fresh"
