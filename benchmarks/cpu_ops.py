@@ -60,16 +60,16 @@ def main() -> None:
                 for direction in ("forward", "backward"):
                     contestants = contestants_for(op, variant, direction, n)
                     seconds = interleaved_medians(contestants, rounds=arguments.rounds)
-                    ratios = {name: spent / seconds["copy"] for name, spent in seconds.items()}
+                    ratios = {name: round(spent / seconds["copy"], 3) for name, spent in seconds.items()}
                     row = {"rule": rule, "variant": variant, "elements": n, "direction": direction}
-                    rows.append({**row, "copy_microseconds": 1e6 * seconds["copy"], "over_copy": ratios})
+                    rows.append({**row, "copy_microseconds": round(1e6 * seconds["copy"], 1), "over_copy": ratios})
                     eager = ratios.get("eager")
                     table.add_row(
                         rule,
                         variant,
                         label,
                         direction,
-                        f"{1e6 * seconds['copy']:.0f} µs",
+                        f"{1e6 * seconds['copy']:.0f}",
                         f"{ratios['kernel']:.2f} ×",
                         f"{ratios['op']:.2f} ×",
                         f"{eager:.1f} ×" if eager else "",
