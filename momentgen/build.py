@@ -284,6 +284,10 @@ def _run(source: _Source, compiler: Compiler, report: Callable[[str, str], None]
         compiled = compiler(source.name, source.path, progress)
         variants = tuple(VariantSummary(v.name, dict(v.bounds), dict(v.operations)) for v in compiled.variants)
         return _Done(source.name, time.perf_counter() - started, dict(compiled.files), variants)
+    except BuildError as error:
+        if error.rule != source.name:  # a tool deep down that knows no rules
+            error = BuildError(source.name, error.stage, f"{error.rule}: {error.cause}", error.expression)
+        return failed(error)
     except MomentgenError as error:
         return failed(error)
     except Exception as error:  # a defect of the compiler must not stop the other rules, nor be hidden

@@ -37,6 +37,8 @@ def compile_stub(rule: str, path: Path, progress: Callable[[str], None]) -> Comp
     progress("derive")
     if "fail" in words:
         raise BuildError(rule, "derive", "the integral diverges", "exp(x**2)")
+    if "tool" in words:
+        raise BuildError("C", "emit", "no such file")
     if "defect" in words:
         raise ZeroDivisionError("a defect")
     if "die" in words:

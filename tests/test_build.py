@@ -166,6 +166,11 @@ def test_a_defect_of_the_compiler_is_named_with_its_stage_and_keeps_its_tracebac
     assert "stub_compiler.py" in result.defect
 
 
+def test_an_error_from_a_tool_that_knows_no_rules_still_names_the_rule(rules: Path) -> None:
+    (rules / "abs.py").write_text("tool")
+    assert str(run(rules).rules[0].error) == "rule abs, stage emit: C: no such file"
+
+
 def test_a_worker_that_dies_takes_no_other_rule_with_it(rules: Path) -> None:
     (rules / "abs.py").write_text("die")
     result = run(rules, jobs=2)
