@@ -113,6 +113,11 @@ def test_rounding_to_float32_is_seen_and_proven() -> None:
         assert all(abs(proven(x) - _logistic(x)) <= proven.bounds[0] for x in mp.linspace(-30, 30, 301))
 
 
+def test_a_degenerate_optimum_says_so() -> None:
+    assert _fit(8).determined
+    assert not _fit(7).determined
+
+
 def test_the_same_fit_twice() -> None:
     assert fit_scale_mixture(6, derivatives=0) == fit_scale_mixture(6, derivatives=0)
 

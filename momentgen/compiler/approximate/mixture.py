@@ -75,6 +75,9 @@ class ScaleMixture:
         bounds: proven sup |e^(k)| over the real line, alike.
         slope_error: reached max |e'| / F' on |x| <= slope_range.
         slope_bound: the proven one.
+        determined: whether the fit solves as many level equations as it has unknowns, and so has the same digits on
+            every machine. A degenerate optimum (7 terms at the default tolerances is one) is good to some 10
+            digits, and its last ones depend on the processor.
     """
 
     weights: tuple[mpf, ...]
@@ -86,6 +89,7 @@ class ScaleMixture:
     bounds: tuple[mpf, ...] = ()
     slope_error: mpf | None = None
     slope_bound: mpf | None = None
+    determined: bool = True
 
     def __call__(self, x: mpf) -> mpf:
         """The mixture at ``x``, in mpmath's working precision."""

@@ -71,11 +71,16 @@ def fit_scale_mixture(
         problem = problem.refined(residual, 8.0**-stage)
         scales, weights, residual = _search(problem, scales, weights, 0.1 * 1e-3**stage)
     with mp.workdps(digits + 20):
-        p, s, level = _polish(problem, scales, weights, residual)
+        p, s, level, determined = _polish(problem, scales, weights, residual)
     with mp.workdps(digits):
         order = sorted(range(terms), key=lambda i: -s[i])
         mixture = ScaleMixture(
-            tuple(+p[i] for i in order), tuple(+s[i] for i in order), target.name, problem.slope_range, +level
+            tuple(+p[i] for i in order),
+            tuple(+s[i] for i in order),
+            target.name,
+            problem.slope_range,
+            +level,
+            determined=determined,
         )
     proven = prove_scale_mixture(mixture, target, derivatives=derivatives)
     reached = [proven.errors[0] / problem.tolerances[0]]
@@ -216,8 +221,10 @@ def _active(problem: _Problem, residual: _Array, size: int) -> list[tuple[int, m
     return [item[1:] for item in found[:size]]
 
 
-def _polish(problem: _Problem, scales: _Array, weights: _Array, residual: _Array) -> tuple[list[mpf], list[mpf], mpf]:
-    """Weights, scales and level that solve the equations of the optimum, to the working precision."""
+def _polish(
+    problem: _Problem, scales: _Array, weights: _Array, residual: _Array
+) -> tuple[list[mpf], list[mpf], mpf, bool]:
+    """Weights, scales and level that solve the equations of the optimum, and whether there are enough of these."""
     terms = len(scales)
     s, p = [mpf(float(x)) for x in scales], [mpf(float(x)) for x in weights]
     level = mpf(float(np.abs(residual).max()))
@@ -226,7 +233,7 @@ def _polish(problem: _Problem, scales: _Array, weights: _Array, residual: _Array
         # A degenerate optimum, with fewer level extrema than unknowns: it is well determined to a few digits only.
         s = [mpf(mp.nstr(x, 12)) for x in s]
         p = [mpf(mp.nstr(x, 12)) for x in p[:-1]]
-        return [*p, 1 - sum(p)], s, level
+        return [*p, 1 - sum(p)], s, level, False
     start = level
     for _ in range(30):
         matrix, right = mp.zeros(2 * terms + 1), mp.zeros(2 * terms + 1, 1)
@@ -248,7 +255,7 @@ def _polish(problem: _Problem, scales: _Array, weights: _Array, residual: _Array
             break
         points = [(c, _vertex(problem, c, x, s, p), sign) for c, x, sign in points]
         if max(abs(step[i]) for i in range(2 * terms)) < mpf(10) ** (12 - mp.dps):
-            return p, s, level
+            return p, s, level, True
     raise BuildError(
         problem.target.name,
         "approximate",
