@@ -161,6 +161,14 @@ def test_comments_cannot_break_the_code(text: str) -> None:
     assert NativeKernel(source, "noted", 1, 0, 1)(np.float32([2.0]))[0] == [6.0]
 
 
+@needs_compiler
+def test_names_of_inputs_and_parameters_are_not_taken_twice() -> None:
+    b = Builder("named", inputs=("t0", "c0"), params=("t1",))
+    b.output("y", b.fma(b.add(b.input("t0"), b.input("c0")), b.param("t1"), b.f32(2.0**-40)))
+    (got,) = native_program(b.build())(np.float32([1.0]), np.float32([2.0]), params=[2.0])
+    assert got == np.float32(6.0)
+
+
 def test_lines_are_short_and_the_text_is_the_same_twice() -> None:
     source = render_c(PROGRAMS, HEADER)
     assert max(map(len, source.splitlines())) < 120

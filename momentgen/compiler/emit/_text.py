@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
@@ -65,14 +66,23 @@ def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[
     return [*lines, current]
 
 
+def _fresh(letter: str, taken: Container[str]) -> Iterator[str]:
+    """Names not ``taken``: c0, c1, ..."""
+    return (name for number in itertools.count() if (name := f"{letter}{number}") not in taken)
+
+
 class Names:
     """Names for the values some output depends on: inputs and parameters keep theirs, the rest are t0, t1, ...
 
+    Args:
+        program: a verified program.
+        inline: text of the constants that stand in expressions as they are, and so need neither name nor line.
+
     Attributes:
-        order: indices of the live values that are not inputs or parameters, in order.
+        order: indices of the live values that need a line of their own, in order.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, inline: Mapping[int, str]) -> None:
         verify(program)
         live: set[int] = set()
         pending = [index for _, index in program.outputs]
@@ -82,27 +92,18 @@ class Names:
                 live.add(index)
                 pending.extend(program.instructions[index].args)
         taken = {*program.inputs, *program.params}
-        self.order: list[int] = []
-        self._names: dict[int, str] = {}
-        number = 0
+        fresh = {letter: _fresh(letter, taken) for letter in "ct"}
+        self.order = [
+            index for index in sorted(live) if program.instructions[index].name is None and index not in inline
+        ]
+        self._names = dict(inline)
         for index in sorted(live):
             ins = program.instructions[index]
             if ins.name is not None:
                 self._names[index] = ins.name
-                continue
-            self.order.append(index)
-            if not is_constant(ins):
-                while f"t{number}" in taken:
-                    number += 1
-                self._names[index] = f"t{number}"
-                number += 1
-        constants = [index for index in self.order if is_constant(program.instructions[index])]
-        number = 0
-        for index in constants:
-            while f"c{number}" in taken:
-                number += 1
-            self._names[index] = f"c{number}"
-            number += 1
+            elif index not in inline:
+                self._names[index] = next(fresh["c" if is_constant(ins) else "t"])
 
     def __getitem__(self, index: int) -> str:
+        """What stands for the value in an expression."""
         return self._names[index]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program, Type
 
@@ -144,34 +144,30 @@ def _inline(ins: Instruction) -> str | None:
     return None
 
 
+def _decimal(value: float) -> str:
+    """What a hexadecimal literal says, for the reader."""
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{value:.9g}"
+
+
 def _element(program: Program) -> str:
-    names = Names(program)
-    operand = {}
-    for index, ins in enumerate(program.instructions):
-        if is_constant(ins):
-            operand[index] = _inline(ins)
+    texts = {index: _inline(ins) for index, ins in enumerate(program.instructions)}
+    names = Names(program, {index: text for index, text in texts.items() if text is not None})
     arguments = [f"float {name}" for name in (*program.inputs, *program.params)]
     arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
     lines = with_arguments(f"static inline void {element_name(program)}", arguments)
     lines.append("{")
 
-    def text(index: int) -> str:
-        return operand.get(index) or names[index]
-
     for index in names.order:
         ins = program.instructions[index]
         comment = program.comments.get(index)
-        if operand.get(index):
-            continue
         if ins.op is Op.CONST_F32:
-            value = float(ins.value)
-            expression = c_float(value)
-            note = f"{value:.9g}"
-            comment = f"{note}: {comment}" if comment else note
+            expression = c_float(float(ins.value))
+            comment = f"{_decimal(float(ins.value))}: {comment}" if comment else _decimal(float(ins.value))
         else:
-            expression = _FORMAT[ins.op].format(*map(text, ins.args))
+            expression = _FORMAT[ins.op].format(*(names[a] for a in ins.args))
         lines += with_comment(f"const {_TYPE[ins.type]} {names[index]} = {expression};", comment, "//")
-    lines += [f"    *out_{name} = {text(index)};" for name, index in program.outputs]
+    lines += [f"    *out_{name} = {names[index]};" for name, index in program.outputs]
     lines.append("}")
     return "\n".join(lines)
 

@@ -102,35 +102,20 @@ def _full(ins: Instruction) -> str:
 
 
 def _device(program: Program) -> str:
-    names = Names(program)
     instructions = program.instructions
-    # Between literals alone Python would compute, in float64: then one at least must be a tensor.
-    named = {
-        index
-        for ins in (instructions[i] for i in names.order)
-        for index in ins.args
-        if ins.op not in (Op.ISHL, Op.ISHR) and all(is_constant(instructions[a]) for a in ins.args[-2:])
-    }
+    # Between literals alone Python itself would compute, in float64; and a literal has no methods.
+    named = {a for ins in instructions if all(is_constant(instructions[a]) for a in ins.args) for a in ins.args}
     named |= {index for _, index in program.outputs}
-    named |= {instructions[i].args[0] for i in names.order if instructions[i].op in (Op.ISHL, Op.ISHR)}
-    operand: dict[int, str] = {}
+    texts = {index: None if index in named else _inline(ins) for index, ins in enumerate(instructions)}
+    names = Names(program, {index: text for index, text in texts.items() if text is not None})
     lines = [
         "@triton.jit",
         *with_arguments(f"def {program.name}", [*program.inputs, *program.params], end="):"),
     ]
     for index in names.order:
         ins = instructions[index]
-        comment = program.comments.get(index)
-        if is_constant(ins):
-            inline = None if index in named else _inline(ins)
-            operand[index] = inline or names[index]
-            if inline is not None:
-                continue
-            expression = _full(ins)
-        else:
-            operands = [operand.get(a, "") or names[a] for a in ins.args]
-            expression = _FORMAT[ins.op].format(*operands)
-        lines += with_comment(f"{names[index]} = {expression}", comment, "#")
+        expression = _full(ins) if is_constant(ins) else _FORMAT[ins.op].format(*(names[a] for a in ins.args))
+        lines += with_comment(f"{names[index]} = {expression}", program.comments.get(index), "#")
     results = [names[index] for _, index in program.outputs]
     lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
     return "\n".join(lines)
