@@ -51,7 +51,7 @@ def _differentiable(
     if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
-            return kernel.run_reference(which, tensors, params)
+            return kernel.run_differentiable(which, tensors, params)
         return transformable.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         for tensor in tensors:
@@ -175,7 +175,7 @@ def _primals(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _reference_backward(kernel: Kernel, params: Scalars) -> Callable[..., Outputs]:
-    return lambda *tensors: kernel.run_reference("backward", tensors, params)
+    return lambda *tensors: kernel.run_differentiable("backward", tensors, params)
 
 
 def _dot(gradients: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:

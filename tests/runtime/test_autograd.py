@@ -127,6 +127,17 @@ def test_third_derivative_in_plain_autograd() -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_second_derivative_at_a_mean_of_zero_where_the_pytorch_code_reflects(dtype: torch.dtype) -> None:
+    mean, var = torch.zeros(3, dtype=dtype), torch.tensor([1.0, 2.0, 0.5], dtype=dtype)
+    for mode in (jacrev, jacfwd):
+        second = mode(grad(of_var(square)))(mean, var).diagonal()
+        torch.testing.assert_close(second, 8 * var)
+    mean.requires_grad_()
+    first = torch.autograd.grad(square(mean, var).var.sum(), mean, create_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), mean)[0], 8 * var)
+
+
 def test_grad_and_vjp_in_both_inputs() -> None:
     mean, var = inputs()
     gradients = grad(of_var(square), argnums=(0, 1))(mean, var)

@@ -6,12 +6,14 @@ import torch
 
 
 def forward(mean, var):
-    nan = torch.where((var < 0), float("nan"), 0.0)
-    return mean * mean + var + nan, 2.0 * var * var + 4.0 * mean * mean * var + nan
+    nan = torch.where(var < 0, float("nan"), 0.0)
+    size = torch.abs(mean)  # even in the mean, computed at its absolute value as stable forms are
+    return size * size + var + nan, 2.0 * var * var + 4.0 * size * size * var + nan
 
 
 def backward(mean, var, grad_mean, grad_var):
-    nan = torch.where((var < 0), float("nan"), 0.0)
-    return 2.0 * mean * grad_mean + 8.0 * mean * var * grad_var + nan, grad_mean + (
-        4.0 * var + 4.0 * mean * mean
-    ) * grad_var + nan
+    nan = torch.where(var < 0, float("nan"), 0.0)
+    size = torch.abs(mean)
+    sign = torch.where(mean < 0, -1.0, 1.0)
+    grad_mean_in = sign * (2.0 * size * grad_mean + 8.0 * size * var * grad_var) + nan
+    return grad_mean_in, grad_mean + (4.0 * var + 4.0 * size * size) * grad_var + nan
