@@ -64,6 +64,7 @@ class _Search:
             orders = {k: w if orders.get(k, w) == w else 0 for k, w in found.items()}
         self.orders = orders
         self.varying = self._varying()
+        self.fixed = self.always()
 
     def _varying(self) -> set[int]:
         """Nodes that depend on an input; the rest are computed once a call and cost nothing an element."""
@@ -75,24 +76,38 @@ class _Search:
         return varying
 
     def candidates(self) -> list[int]:
-        nodes = self.graph.nodes
-        return [i for i in self.graph.live() if nodes[i].kind not in _LEAVES and nodes[i].kind not in CONDITIONS]
+        """Nodes that can be demoted one by one; a constant follows the node that uses it."""
+        kinds = CONDITIONS | _LEAVES | {"const"}
+        return [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
 
-    def program(self, double: frozenset[int]) -> Program:
-        return lower(self.graph, self.name, double, self.orders)
+    def always(self) -> frozenset[int]:
+        """Nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused."""
+        return frozenset(i for i in self.graph.live() if i not in self.varying)
 
-    def measure(self, double: frozenset[int]) -> dict[str, float]:
+    def try_(self, double: frozenset[int]) -> Trial:
+        """Lower, run and measure."""
         self.trials += 1
-        run = compile_program(self.program(double))
+        program = lower(self.graph, self.name, double | self.fixed, self.orders, check=False)
+        run = compile_program(program)
         worst = dict.fromkeys(self.graph.outputs, 0.0)
         for calibration in self.calibrations:
             result = run(calibration.inputs, calibration.params)
             for output in worst:
                 worst[output] = max(worst[output], calibration.error(output, result[output]))
-        return worst
+        return Trial(double, worst, program.operations)
 
-    def cost(self, double: frozenset[int]) -> int:
-        return self.program(double).operations
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of double-floats, its error per output, and its operations."""
+
+    double: frozenset[int]
+    error: Mapping[str, float]
+    operations: int
+
+    @property
+    def worst(self) -> float:
+        return max(self.error.values())
 
 
 def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float) -> Choice:
@@ -109,52 +124,39 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
     """
     search = _Search(graph, name, calibrations)
     candidates = search.candidates()
-    everything = frozenset(candidates)
-    best = search.measure(everything)
-    all_double, all_single = best, search.measure(frozenset())
+    everything, nothing = search.try_(frozenset(candidates)), search.try_(frozenset())
 
-    def chosen(double: frozenset[int], error: Mapping[str, float]) -> Choice:
-        return Choice(double, search.orders, error, all_double, all_single, search.trials)
+    def chosen(trial: Trial) -> Choice:
+        double = trial.double | search.fixed
+        return Choice(double, search.orders, trial.error, everything.error, nothing.error, search.trials)
 
-    if max(all_single.values()) <= goal:
-        return chosen(frozenset(), all_single)
-    if max(best.values()) > goal:
-        return chosen(everything, best)
-    double, error = everything, best
-    # Whatever costs nothing to lose goes first and at once: most nodes of a graph do.
-    base = max(best.values())
-    full_cost = search.cost(everything)
+    if nothing.worst <= goal:
+        return chosen(nothing)
+    if everything.worst > goal:
+        return chosen(everything)
     ranked: list[tuple[float, int]] = []
     for index in candidates:
-        without = everything - {index}
-        loss = max(search.measure(without).values()) - base
-        saved = full_cost - search.cost(without)
-        ranked.append((max(loss, 0.0) / max(saved, 0.1) if saved >= 0 else float("inf"), index))
-    order = [index for _, index in sorted(ranked)]
-    double, error = _demote(search, double, error, order, goal)
+        trial = search.try_(everything.double - {index})
+        loss, saved = max(trial.worst - everything.worst, 0.0), everything.operations - trial.operations
+        ranked.append((loss / max(saved, 0.1), index))
+    best = _demote(search, everything, [index for _, index in sorted(ranked)], goal)
     # Demoting changes what its neighbours are worth: go over the rest once more, latest nodes first.
-    rest = sorted(double, reverse=True)
-    for index in rest:
-        without = double - {index}
-        if search.cost(without) < search.cost(double):
-            trial = search.measure(without)
-            if max(trial.values()) <= goal:
-                double, error = without, trial
-    return chosen(double, error)
+    for index in sorted(best.double, reverse=True):
+        trial = search.try_(best.double - {index})
+        if trial.worst <= goal and trial.operations < best.operations:
+            best = trial
+    return chosen(best)
 
 
-def _demote(
-    search: _Search, double: frozenset[int], error: Mapping[str, float], order: list[int], goal: float
-) -> tuple[frozenset[int], Mapping[str, float]]:
+def _demote(search: _Search, best: Trial, order: list[int], goal: float) -> Trial:
     """Demote along ``order`` as long as the goal holds, in halving batches."""
     while order:
         size = len(order)
         while size:
-            batch = order[:size]
-            trial = search.measure(double - frozenset(batch))
-            if max(trial.values()) <= goal:
-                double, error = double - frozenset(batch), trial
+            trial = search.try_(best.double - frozenset(order[:size]))
+            if trial.worst <= goal:
+                best = trial
                 break
             size //= 2
         order = order[max(size, 1) :]
-    return double, error
+    return best

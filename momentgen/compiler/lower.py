@@ -31,6 +31,7 @@ _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the l
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
+@lru_cache(maxsize=4096)
 def round_float32(value: Any) -> float:
     """``value`` (float, mpf or Fraction) rounded once to the nearest float32.
 
@@ -46,6 +47,7 @@ def round_float32(value: Any) -> float:
         return float(mpmath.nint(x / unit) * unit)
 
 
+@lru_cache(maxsize=4096)
 def split_float32(value: Any) -> tuple[float, float]:
     """``value`` as hi + lo, two float32 numbers, to about 48 bits."""
     hi = round_float32(value)
@@ -142,7 +144,9 @@ class _Lowering:
         return self.b.add(value.hi, value.lo)
 
     # --- nodes ---------------------------------------------------------------
-    def run(self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None) -> Program:
+    def run(
+        self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None, *, check: bool = True
+    ) -> Program:
         for index in self.graph.live():
             node = self.graph.nodes[index]
             if node.kind in CONDITIONS:
@@ -158,7 +162,7 @@ class _Lowering:
         else:
             for name, write in outputs.items():
                 self.b.output(name, write(self))
-        return self.b.build()
+        return self.b.build(check=check)
 
     def condition(self, node: Node) -> int:
         b = self.b
@@ -194,6 +198,8 @@ class _Lowering:
             return _Carried(self.exp_factor(args[0], *node.payload))
         if kind == "exp_mantissa":
             return self.exp_mantissa(args[0], wide)
+        if kind == "square_difference":
+            return self.square_difference(*(self.carried[a] for a in args))
         if kind == "select":
             condition = self.conditions[args[0]]
             if not wide:
@@ -267,6 +273,28 @@ class _Lowering:
         low = x.lo if x.lo is not None else b.f32(0.0)
         return _Carried(b.abs(x.hi), b.select(negative, b.neg(low), low))
 
+    def square_difference(self, x: _Carried, w: _Carried, square: _Carried, rest: _Carried) -> _Carried:
+        """x² - T·w for exact x and w and T of 72 bits, as an expansion in which only the last sum rounds."""
+        b = self.b
+        p = b.mul(x.hi, x.hi)
+        terms = [b.fma(x.hi, x.hi, b.neg(p))]
+        words = [word for word in (square.hi, square.lo, rest.hi) if word is not None]
+        q = b.mul(words[0], w.hi)
+        terms.append(b.neg(b.fma(words[0], w.hi, b.neg(q))))
+        small: int | None = None
+        for word in words[1:]:
+            part = b.mul(word, w.hi)
+            if word is words[1]:
+                small = b.neg(b.fma(word, w.hi, b.neg(part)))
+                terms.append(b.neg(part))
+            else:
+                small = self.plus(small, b.neg(part))
+        total = b.sub(p, q)  # exact where it cancels
+        middle, lost = self.two_sum(terms[0], terms[1], 0)
+        middle, more = self.two_sum(middle, terms[2], 0)
+        total, last = self.two_sum(total, middle, 0)
+        return _Carried(total, b.add(last, b.add(b.add(lost, more), small if small is not None else b.f32(0.0))))
+
     # --- exponential -----------------------------------------------------------
     def shifted(self, arg: int) -> int:
         """MAGIC + round(x / ln 2), the integer in the low bits."""
@@ -309,14 +337,17 @@ def lower(
     orders: Mapping[int, int],
     *,
     backward: bool = False,
+    check: bool = True,
 ) -> Program:
     """The float32 program that computes ``graph``, carrying the nodes in ``double`` as double-floats.
+
+    ``check`` runs the verifier; ablation, which throws most programs away, leaves it out.
 
     With ``backward`` the graph's outputs must be the four partials; the program
     then has the two gradient inputs and returns the two input gradients.
     """
     if not backward:
-        return _Lowering(graph, name, double, orders).run()
+        return _Lowering(graph, name, double, orders).run(check=check)
 
     def combine(first: str, second: str) -> Callable[[_Lowering], int]:
         def write(low: _Lowering) -> int:
@@ -331,5 +362,5 @@ def lower(
         name, (*graph.inputs, "grad_mean", "grad_var"), [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
     )
     return lowering.run(
-        {"grad_mean_in": combine("dmean_dmu", "dvar_dmu"), "grad_var_in": combine("dmean_dvar", "dvar_dvar")}
+        {"grad_mean": combine("dmean_dmu", "dvar_dmu"), "grad_var": combine("dmean_dvar", "dvar_dvar")}
     )

@@ -25,7 +25,7 @@ from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
-from momentgen.compiler.points import calibration_points, seed_of
+from momentgen.compiler.points import DOMAIN, calibration_points, near_points, seed_of
 from momentgen.compiler.program import Program
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
 from momentgen.errors import BuildError
@@ -94,7 +94,7 @@ def compile_rule(rule: Rule, *, progress: Progress = lambda stage: None) -> Comp
         files[f"{stable.variant}.c"] = render_c(programs, header)
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
         summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
-        files[f"{stable.variant}_torch.py"] = render_torch(stable.forward64, stable.partials64, header, summary)
+        files[f"{stable.variant}_torch.py"] = render_torch(stable, header, summary)
         files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, compiled), indent=1) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in compiled.bounds.items()}
         operations = {"forward": compiled.forward.operations, "backward": compiled.backward.operations}
@@ -127,14 +127,15 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress) -> _Compile
         runner = Runner(programs["forward"], programs["backward"])
 
         def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
-            return kernel_params(program, setting)
+            return kernel_params(program, setting, stable.scalars(setting))
 
         bounds, points = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name))
         worst = max(bound.error for bound in bounds.values())
         if worst <= stable.goal:
             checked = 0
             for setting in stable.settings:
-                checked += check_promises(rule.name, runner, params_of(setting), _activation(rule, stable, setting), seed)
+                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit == "ulp" else 1.0
+                checked += check_promises(rule.name, runner, params_of(setting), f, ulps=ulps, seed=seed)
             return _Compiled(stable, programs["forward"], programs["backward"], choices, bounds, points, checked)
         aim *= 0.85 * stable.goal / worst if worst < 4 * stable.goal else 0.5
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
@@ -151,19 +152,22 @@ def _shown(errors: Mapping[str, float]) -> str:
 
 
 def _calibrations(stable: Stable, graph: Any, seed: int) -> list[Calibration]:
-    mean, var = calibration_points(stable.box, _CALIBRATION, seed)
-    calibrations = []
-    for setting in stable.settings[:2]:
-        exact = stable.truth(mean, var, setting)
+    stand_in = lower(graph, "parameters", frozenset(), {})
+    return [_calibration(stable, stand_in, setting, seed) for setting in stable.settings[:2]]
 
-        def error(
-            output: str, computed: npt.NDArray[np.float32], exact: Mapping[str, npt.NDArray[np.float64]] = exact
-        ) -> float:
-            return float(stable.measure(output, computed, exact[output], mean, var).max())
 
-        stand_in = lower(graph, "parameters", frozenset(), {})
-        calibrations.append(Calibration({"mean": mean, "var": var}, kernel_params(stand_in, setting), setting, error))
-    return calibrations
+def _calibration(stable: Stable, stand_in: Program, setting: Mapping[str, float], seed: int) -> Calibration:
+    groups = [calibration_points(stable.box, _CALIBRATION, seed), near_points(stable.focus(setting), _CALIBRATION // 4, seed)]
+    mean, var = np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
+    exact = stable.truth(mean, var, setting)
+    params = kernel_params(stand_in, setting, stable.scalars(setting))
+    derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
+    real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
+
+    def error(output: str, computed: npt.NDArray[np.float32]) -> float:
+        return float(stable.measure(output, computed, exact[output], mean, var).max())
+
+    return Calibration({"mean": mean, "var": var}, params, real, error)
 
 
 def _activation(
@@ -219,8 +223,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "goal": {stable.unit: stable.goal},
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
-            "mean": "every finite float32",
-            "var": "every finite float32 >= 0",
+            **DOMAIN,
             "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
         },
         "method": {

@@ -11,10 +11,19 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Points", "calibration_points", "edge_points", "neighbours", "seed_of", "wide_points"]
+__all__ = ["DOMAIN", "Points", "calibration_points", "edge_points", "in_domain", "near_points", "neighbours", "seed_of", "wide_points"]
 
 F32 = npt.NDArray[np.float32]
 Points = tuple[F32, F32]
+
+#: where bounds are certified; beyond it (subnormal input) only the promises that are not about accuracy hold
+DOMAIN = {"mean": "0 or normal: 2^-126 <= |mean| < 2^128", "var": "0 or 2^-127 <= var < 2^128"}
+
+
+def in_domain(mean: F32, var: F32) -> npt.NDArray[np.bool_]:
+    """Whether each point lies in :data:`DOMAIN`, var = 0 excluded."""
+    size = np.abs(mean)
+    return np.isfinite(mean) & np.isfinite(var) & ((size == 0) | (size >= 2.0**-126)) & (var >= 2.0**-127)
 
 
 def seed_of(*names: str) -> int:
@@ -76,6 +85,19 @@ def edge_points() -> Points:
     return mean.ravel(), var.ravel()
 
 
+def near_points(ratios: tuple[float, ...], n: int, seed: int) -> Points:
+    """Points with mean/sigma ever nearer to each of ``ratios``, down to the nearest float32 mean."""
+    rng = np.random.default_rng(seed)
+    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for ratio in ratios:
+        away = rng.choice([-1.0, 1.0], n) * _log_uniform(rng, -30, -1, n)
+        mean, var = _from_ratio(np.full(n, ratio), _log_uniform(rng, -100, 100, n))
+        moved = ratio * np.sqrt(var.astype(np.float64)) * (1 + away)
+        means.append(moved.astype(np.float32))
+        variances.append(var)
+    return np.concatenate(means), np.concatenate(variances)
+
+
 def neighbours(points: Points, seed: int, count: int = 8) -> Points:
     """Points a few units in the last place from the given ones: where errors are bad they are worse nearby."""
     rng = np.random.default_rng(seed)
@@ -83,5 +105,5 @@ def neighbours(points: Points, seed: int, count: int = 8) -> Points:
     for array in points:
         bits = np.repeat(np.ascontiguousarray(array, np.float32).view(np.int32), count)
         moved.append((bits + rng.integers(-40, 41, bits.size, dtype=np.int32)).view(np.float32))
-    usable = np.isfinite(moved[0]) & np.isfinite(moved[1]) & (moved[1] > 0)
+    usable = in_domain(moved[0], moved[1])
     return moved[0][usable], moved[1][usable]

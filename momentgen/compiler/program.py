@@ -225,7 +225,7 @@ class Builder:
     def __init__(self, name: str, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
         self._name, self._inputs, self._params = name, tuple(inputs), tuple(params)
         self._instructions: list[Instruction] = []
-        self._seen: dict[Instruction, int] = {}
+        self._seen: dict[tuple[object, ...], int] = {}
         self._outputs: list[tuple[str, int]] = []
         self._comments: dict[int, str] = {}
 
@@ -234,11 +234,12 @@ class Builder:
         if op in _COMMUTATIVE:
             args = tuple(sorted(args))
         kind = self._instructions[args[1]].type if op is Op.SELECT else _SIGNATURE[op][1]
-        ins = Instruction(op, args, kind, bits, name)
-        if ins not in self._seen:
-            self._seen[ins] = len(self._instructions)
-            self._instructions.append(ins)
-        return self._seen[ins]
+        key = (op.value, args, bits, name)  # hashing an enum member or a dataclass is slow, and this is the inner loop
+        index = self._seen.get(key)
+        if index is None:
+            index = self._seen[key] = len(self._instructions)
+            self._instructions.append(Instruction(op, args, kind, bits, name))
+        return index
 
     def type_of(self, index: int) -> Type:
         """Type of a value already written."""
@@ -338,8 +339,8 @@ class Builder:
     def output(self, name: str, index: int) -> None:
         self._outputs.append((name, index))
 
-    def build(self) -> Program:
-        """The program so far, verified."""
+    def build(self, *, check: bool = True) -> Program:
+        """The program so far, verified unless ``check`` is false."""
         program = Program(
             self._name,
             self._inputs,
@@ -348,5 +349,6 @@ class Builder:
             tuple(self._outputs),
             dict(self._comments),
         )
-        verify(program)
+        if check:
+            verify(program)
         return program

@@ -132,6 +132,10 @@ class Graph:
     def abs(self, a: int) -> int:
         return self._add("abs", a)
 
+    def square_difference(self, x: int, w: int, square: int, rest: int) -> int:
+        """x² - (square + rest)·w, right to its last place also where it nearly cancels."""
+        return self._add("square_difference", x, w, square, rest)
+
     def exp_mantissa(self, x: int) -> int:
         return self._add("exp_mantissa", x)
 
@@ -206,6 +210,7 @@ def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
         "sub": lambda a, b: a - b,
         "mul": lambda a, b: a * b,
         "madd": lambda a, b, c: a * b + c,
+        "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
         "recip": lambda a: one / a,
         "sqrt": mpmath.sqrt,
         "neg": lambda a: -a,
@@ -236,6 +241,7 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
         "sub": np.subtract,
         "mul": np.multiply,
         "madd": lambda a, b, c: a * b + c,
+        "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
         "recip": lambda a: 1.0 / a,
         "sqrt": np.sqrt,
         "neg": np.negative,

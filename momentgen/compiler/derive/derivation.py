@@ -89,10 +89,10 @@ def derive(rule: Rule) -> Derivation:
         return Derivation(rule, None, None, None, {}, surrogate=rule.surrogate, checks={}, **facts)  # type: ignore[arg-type]
     var = sympy.expand(second - mean**2)
     partials = {
-        "dmean_dmu": _differentiate(mean, mu),
-        "dmean_dvar": _differentiate(mean, v),
-        "dvar_dmu": _differentiate(var, mu),
-        "dvar_dvar": _differentiate(var, v),
+        "dmean_dmu": family.differentiate(mean, mu),
+        "dmean_dvar": family.differentiate(mean, v),
+        "dvar_dmu": family.differentiate(var, mu),
+        "dvar_dvar": family.differentiate(var, v),
     }
     checks: dict[str, Proof] = {}
     if rule.input == "normal":
@@ -101,24 +101,20 @@ def derive(rule: Rule) -> Derivation:
     return Derivation(rule, mean, second, var, partials, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]
 
 
-def _differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
-    return sympy.expand(sympy.diff(expr, symbol))
-
-
 def _check_stein(rule: Rule, pieces: Pieces, mean: Expr, second: Expr, checks: dict[str, Proof]) -> None:
     """dE g/dmu = E g' and dE g/dv = E g''/2 for g = f and f^2, jumps included."""
     for name, moment, power in (("mean", mean, 1), ("second", second, 2)):
         g = pieces.map(lambda e, n=power: sympy.expand(e**n))  # type: ignore[misc]
         for symbol, order in ((mu, 1), (v, 2)):
             identity = f"d{name}_d{'mu' if order == 1 else 'var'} by Stein"
-            stein = expectation_of_derivative(g, order) * Rational(1, order)
+            stein = _expectation_of_derivative(g, order) * Rational(1, order)
             outcome = prove(sympy.diff(moment, symbol), stein, rule.parameters)
             if isinstance(outcome, Counterexample):
                 raise BuildError(rule.name, "derive", f"{identity} fails {outcome}; a defect of derive", moment)
             checks[identity] = outcome
 
 
-def expectation_of_derivative(g: Pieces, order: int) -> Expr:
+def _expectation_of_derivative(g: Pieces, order: int) -> Expr:
     """E g' (order 1) or E g'' (order 2) in the sense of distributions: jumps at breakpoints weigh the density."""
     smooth = normal.expectation(g.map(lambda e: sympy.diff(e, x, order)))
     for left, right in itertools.pairwise(g):

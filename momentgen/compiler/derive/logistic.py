@@ -17,16 +17,27 @@ from momentgen.compiler.derive.normal import AlgebraError
 from momentgen.compiler.pieces import Pieces
 from momentgen.symbols import S, mu, v, x
 
-__all__ = ["density", "expectation", "scale"]
+__all__ = ["differentiate", "expectation", "scale"]
 
 scale: Expr = sqrt(3 * v) / pi
 
 
-def density(point: Expr, order: int = 0) -> Expr:
-    """Density of the logistic distribution with mean mu and variance v at ``point``, or its derivative there."""
-    y = (mu - point) / scale
-    value = S(y) * (1 - S(y)) / scale
-    return value if order == 0 else value * (2 * S(y) - 1) / scale
+class _Li(sympy.Function):
+    """-Li_n(-e^y) as one function of (n, y); its derivative in y is that of order n - 1."""
+
+    nargs = 2
+
+    def fdiff(self, argindex: int = 2) -> Expr:
+        n, y = self.args
+        return S(y) if n == 1 else _Li(n - 1, y)
+
+
+def differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
+    """Derivative of an :func:`expectation`, in S, log(1 + e^y) and polylog(n, -e^y)."""
+    expr = expr.replace(polylog, lambda n, z: -_Li(n, log(-z)))
+    expr = expr.replace(log, lambda z: _Li(1, (z - 1).args[0]) if isinstance(z - 1, exp) else log(z))
+    derivative = sympy.expand(sympy.diff(expr, symbol))
+    return derivative.replace(_Li, lambda n, y: log(1 + exp(y)) if n == 1 else -polylog(n, -exp(y)))
 
 
 def expectation(pieces: Pieces) -> Expr:

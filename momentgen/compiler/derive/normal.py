@@ -17,7 +17,7 @@ from sympy import Expr, Integer, exp, log, pi, sqrt
 from momentgen.compiler.pieces import Pieces
 from momentgen.symbols import Phi, mu, phi, v, x
 
-__all__ = ["AlgebraError", "DivergentError", "density", "expectation"]
+__all__ = ["AlgebraError", "DivergentError", "density", "differentiate", "expectation"]
 
 
 class AlgebraError(Exception):
@@ -54,6 +54,11 @@ def density(point: Expr, order: int = 0) -> Expr:
     return value if order == 0 else value * (mu - point) / v
 
 
+def differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
+    """Derivative of an :func:`expectation`, expanded in the same functions."""
+    return sympy.expand(sympy.diff(expr, symbol))
+
+
 def expectation(pieces: Pieces) -> Expr:
     """E g(X) for X ~ N(mu, v).
 
@@ -69,12 +74,17 @@ def expectation(pieces: Pieces) -> Expr:
     for piece in pieces:
         for term in _terms(piece.expr):
             total += term.coefficient * _integral(term, piece.low, piece.high)
+    if total.has(sympy.I):
+        # Sines and cosines came in as pairs of conjugate exponentials.
+        total = sympy.re(total.expand(complex=True))
     return sympy.expand(total)
 
 
 def _terms(expr: Expr) -> list[_Term]:
     """A piece as a sum of terms of the algebra."""
-    expr = expr.replace(phi, lambda z: exp(-(z**2) / 2) / sqrt(2 * pi)).rewrite([sympy.sinh, sympy.cosh], exp)
+    expr = expr.replace(phi, lambda z: exp(-(z**2) / 2) / sqrt(2 * pi)).rewrite(
+        [sympy.sinh, sympy.cosh, sympy.sin, sympy.cos], exp
+    )
     expr = expr.replace(sympy.erf, lambda z: 2 * Phi(sqrt(2) * z) - 1)
     expr = expr.replace(sympy.erfc, lambda z: 2 * Phi(-sqrt(2) * z))
     return [_term(term) for term in sympy.Add.make_args(sympy.expand(expr)) if term != 0]
@@ -119,6 +129,8 @@ def _integral(term: _Term, low: Expr, high: Expr) -> Expr:
         if unbounded and p.is_positive:
             raise DivergentError("the moment diverges for v >= 1/(2p), p the factor of x**2", exp(p * x**2 + q * x))
         raise AlgebraError("outside the algebra: exp needs a factor of x**2 known to be negative", exp(p * x**2 + q * x))
+    if q.has(sympy.I) and not (low == -sympy.oo and high == sympy.oo):
+        raise AlgebraError("outside the algebra: a sine or cosine on an interval", sympy.re(exp(q * x)))
     # exp(p x^2 + q x) times the density of N(mu, v) is a constant times that of N(m, w).
     shrink = 1 - 2 * p * v
     w = v / shrink

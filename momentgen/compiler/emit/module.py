@@ -34,7 +34,13 @@ def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) ->
     else:
         lines.append("    parameters=(),")
     quoted = ", ".join(f'"{v}"' for v in variants)
-    lines += [f"    variants=({quoted}{',' if len(variants) == 1 else ''}),", '    default="exact",', f"    doc={_quoted(doc)},", ")", ""]
+    lines += [
+        f"    variants=({quoted}{',' if len(variants) == 1 else ''}),",
+        '    default="exact",',
+        f"    doc={_quoted(doc)},",
+        ")",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -10,21 +10,22 @@ from __future__ import annotations
 from momentgen.compiler.emit._text import with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS, Graph, Node
+from momentgen.compiler.stabilise import Stable
 
 __all__ = ["render_torch"]
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "=="}
 
 
-def render_torch(forward: Graph, partials: Graph, header: Header, summary: str) -> str:
-    """A Python module with ``forward`` and ``backward``.
+def render_torch(stable: Stable, header: Header, summary: str) -> str:
+    """A Python module with ``forward`` and ``backward``, and ``kernel_scalars`` where the float32 kernels need any.
 
     Args:
-        forward: graph with outputs ``mean`` and ``var``.
-        partials: graph with outputs ``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar``.
+        stable: the variant.
         header: the comment that opens the file.
         summary: one line on what the module computes.
     """
+    forward, partials = stable.forward64, stable.partials64
     first, first_scalars = _body(forward)
     second, second_scalars = _body(partials)
     outputs = {name: f"t{index}" for name, index in partials.outputs.items()}
@@ -40,12 +41,23 @@ def render_torch(forward: Graph, partials: Graph, header: Header, summary: str) 
     lines += [f"    return {', '.join(f't{index}' for index in forward.outputs.values())}", "", ""]
     gradients = ["grad_mean: Tensor", "grad_var: Tensor"]
     lines += with_arguments(
-        "def backward", [*(f"{i}: Tensor" for i in partials.inputs), *gradients, *keywords], ") -> tuple[Tensor, Tensor]:"
+        "def backward",
+        [*(f"{i}: Tensor" for i in partials.inputs), *gradients, *keywords],
+        ") -> tuple[Tensor, Tensor]:",
     )
-    lines += ['    """Gradients in mean and variance of the input, from those in mean and variance of the output."""', *second]
+    lines += [
+        '    """Gradients in mean and variance of the input, from those in mean and variance of the output."""',
+        *second,
+    ]
     for name, mean, var in (("mean", "dmean_dmu", "dvar_dmu"), ("var", "dmean_dvar", "dvar_dvar")):
         lines.append(f"    grad_{name}_in = grad_mean * {outputs[mean]} + grad_var * {outputs[var]}")
     lines += ["    return grad_mean_in, grad_var_in", ""]
+    if stable.scalars_source:
+        lines[lines.index('__all__ = ["backward", "forward"]')] = '__all__ = ["backward", "forward", "kernel_scalars"]'
+        lines += ["", *with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")]
+        lines.append('    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""')
+        lines += [f"    {line}".rstrip() for line in stable.scalars_source.splitlines()]
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -67,7 +79,9 @@ def _body(graph: Graph) -> tuple[list[str], bool]:
         elif node.kind == "exp_factor":
             names[index] = "1.0"  # the mantissa carries the whole exponential here
         else:
-            text, needs_math = _expression(node, [names[a] for a in node.args], [a in tensors for a in node.args], tensor)
+            text, needs_math = _expression(
+                node, [names[a] for a in node.args], [a in tensors for a in node.args], tensor
+            )
             scalars |= needs_math
             names[index] = f"t{index}"
             lines += with_comment(f"t{index} = {text}", graph.comments.get(index), "#")

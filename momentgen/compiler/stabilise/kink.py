@@ -24,7 +24,9 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import sympy as sp
+from sympy.printing.pycode import MpmathPrinter
 
+from momentgen import sign_change
 from momentgen.compiler.approximate import J, Polynomial, remez
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.forms import OutputForm, Side, output_forms
@@ -108,7 +110,7 @@ def _near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: fl
 class _Writer:
     """Writes the shared values once, and then output after output."""
 
-    def __init__(self, graph: Graph, precision: Precision) -> None:
+    def __init__(self, graph: Graph, precision: Precision, degree: int) -> None:
         self.g, self.precision = graph, precision
         self.fits: list[Polynomial] = []
         g = graph
@@ -126,7 +128,9 @@ class _Writer:
             c = back = g.const(1)
             w, x = self.v, self.size
         self.w = g.select(self.degenerate, g.const(1), w)
-        limit = g.both(self.degenerate, g.lt(g.const(0), self.size))
+        # At mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on.  NaN stays NaN.
+        above = g.lt if degree > 0 else g.le
+        limit = g.both(self.degenerate, above(g.const(0), self.size))
         self.x = g.select(limit, g.const(mpmath.mpf(2) ** 100), x)
         self.s = g.comment(g.sqrt(self.w), "standard deviation, scaled")
         self.r = g.recip(self.s)
@@ -252,6 +256,19 @@ class _Writer:
             main = g.select(self.negative, g.neg(main), main)
         return main
 
+    def near_sign_change(self, main: int) -> int:
+        """sigma·d·P(d), d = t - t0, on the negative side where |d| is small; see :mod:`momentgen.sign_change`."""
+        g = self.g
+        width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
+        near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
+        # x² - t0² w = (x - t0 s)(x + t0 s), and t - t0 = (x - t0 s)/s.
+        gap = g.square_difference(self.x, self.w, square, rest)
+        distance = g.comment(g.mul(gap, g.recip(g.mul(self.s, g.madd(at, self.s, self.x)))), "t - t0")
+        value = taylor[-1]
+        for coefficient in reversed(taylor[:-1]):
+            value = g.madd(value, distance, coefficient)
+        return g.select(near, g.mul(self.sigma, g.mul(distance, value)), main)
+
     def powers(self, power: int, order: int, value: int) -> int:
         """sigma^power·t^order·value; |mu| stands for sigma·t where both occur, which cannot underflow."""
         g = self.g
@@ -332,8 +349,9 @@ def build_graph(
         precision: float32 or float64, and how close the fits must be.
         outputs: which of the six outputs, in the order of the signature.
     """
-    graph = Graph(("mean", "var"), tuple(parameters))
-    writer = _Writer(graph, precision)
+    derived = sign_change.NAMES if precision.scaled and sign_changing(forms, parameters) else ()
+    graph = Graph(("mean", "var"), (*parameters, *derived))
+    writer = _Writer(graph, precision, forms["mean"].power)
     orders: set[int] = set()
     for name in outputs:
         sides = (forms[name].plus,) if forms[name].parity is not None else (forms[name].plus, forms[name].minus)
@@ -341,8 +359,53 @@ def build_graph(
             orders |= {*side.first, *side.left, *side.right}
     writer.need(orders)
     for name in outputs:
-        graph.output(name, writer.output(forms[name], parameters))
+        value = writer.output(forms[name], parameters)
+        if derived and name == "mean":
+            value = writer.near_sign_change(value)
+        graph.output(name, value)
     return graph, tuple(writer.fits)
+
+
+def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
+    """Whether the mean, of degree 1, changes sign inside the negative side at the parameters given."""
+    form = forms["mean"]
+    if form.power != 1 or form.parity is not None:
+        return False
+    with mpmath.workdps(40):
+        values = [form.minus.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+    return any(a * b < 0 for a, b in zip(values, values[1:], strict=False))
+
+
+def sign_function(form: OutputForm, parameters: tuple[str, ...]) -> str:
+    """The negative side of a mean as a Python expression in ``t``, mpmath and the parameters, for generated code."""
+    names = {s.name: s.name for e in (form.minus.plain, *form.minus.first.values()) for s in e.free_symbols}
+    if form.minus.factor != 0 or set(names) - {*parameters, T_SYMBOL.name}:
+        raise BuildError("", "stabilise", "a mean is linear in Phi and phi", form.minus)
+    code = MpmathPrinter({"fully_qualified_modules": False}).doprint
+    terms = [f"({code(form.minus.plain)})"]
+    terms += [f"npdf(t) * ({code(b)}) * truncated_moment({n}, t)" for n, b in form.minus.first.items()]
+    return " + ".join(terms).replace(T_SYMBOL.name, "t")
+
+
+class SignScalars:
+    """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does; survives pickling."""
+
+    def __init__(self, source: str, parameters: tuple[str, ...]) -> None:
+        self.source, self.parameters = source, parameters
+        self._cache: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+    def __call__(self, setting: Mapping[str, float]) -> tuple[float, ...]:
+        key = tuple(setting[p] for p in self.parameters)
+        if key not in self._cache:
+            scope = {"npdf": mpmath.npdf, "truncated_moment": sign_change.truncated_moment, "mpf": mpmath.mpf}
+            scope |= {name: mpmath.mpf(value) for name, value in setting.items()}
+            self._cache[key] = sign_change.expand(eval(f"lambda t: {self.source}", scope))
+        return self._cache[key]
+
+    def focus(self, setting: Mapping[str, float]) -> tuple[float, ...]:
+        """a = -t0, where there is a sign change."""
+        width, _, at_hi, at_lo, *_ = self(setting)
+        return (-(at_hi + at_lo),) if width > 0 else ()
 
 
 class ClosedFormTruth:
@@ -389,6 +452,10 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     truth = ClosedFormTruth(
         {"mean": derivation.mean, "var": derivation.var, **derivation.partials}, tuple(p.name for p in rule.parameters)
     )
+    scalars: SignScalars | None = None
+    if sign_changing(forms, defaults):
+        names = tuple(defaults)
+        scalars = SignScalars(sign_function(forms["mean"], names), names)
     variants = []
     for name, goal in rule.accuracy.ulp.items():
         fit, share = _VARIANTS[name]
@@ -410,10 +477,20 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 box={"a": (-_REACH, _REACH), "log2_var": (-50.0, 50.0)},
                 settings=_settings(rule),
                 fits=tuple(dict.fromkeys((*fits, *more))),
+                **_near_sign_change(scalars),
                 doc="moments in closed form; tails by fitted repeated integrals of the normal distribution",
             )
         )
     return variants
+
+
+def _near_sign_change(scalars: SignScalars | None) -> dict[str, Any]:
+    if scalars is None:
+        return {}
+    lines = ["from mpmath import mpf, npdf", "", "from momentgen.sign_change import expand, truncated_moment", ""]
+    lines += [f"{p} = mpf({p})  # exact from here on" for p in scalars.parameters]
+    lines.append(f"return expand(lambda t: {scalars.source})")
+    return {"scalars": scalars, "focus": scalars.focus, "scalars_source": "\n".join(lines)}
 
 
 def _settings(rule: Rule) -> tuple[dict[str, float], ...]:

@@ -44,6 +44,9 @@ class Stable:
         box: ranges from which calibration points are drawn: a = mu/sigma uniform, log2 of the variance uniform.
         settings: parameter settings to calibrate and certify at.
         fits: polynomials and other approximations, with what they approximate and their error.
+        scalars: derived scalars that the kernels take after the parameters' own, as hi and lo words, at a setting.
+        scalars_source: body of the Python function that computes them in generated code; empty if there are none.
+        focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
     """
@@ -61,5 +64,8 @@ class Stable:
     box: Mapping[str, tuple[float, float]]
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
+    scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
+    scalars_source: str = ""
+    focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""

@@ -1,0 +1,1 @@
+"""The compiler: from a symbolic rule to certified code.  See docs/architecture.md for its stages."""
