@@ -34,7 +34,7 @@ from momentgen.compiler.stabilise.forms import t as T_SYMBOL
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ulp import LARGEST, ulp_error
+from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 
@@ -145,6 +145,9 @@ class _Writer:
         # Terms in 1/sigma are taken as 0 at sigma = 0: there t is 0 or at its reach, and gradients stay finite.
         self.sigma = g.select(self.degenerate, zero, g.mul(self.s, back))
         self.inverse = g.select(self.degenerate, zero, g.mul(self.r, c))
+        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
+        self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
         self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
 
     # --- cores -----------------------------------------------------------------
@@ -249,9 +252,6 @@ class _Writer:
             self.fits.append(fit)
             series = g.horner(self.h, fit.coefficients)
             main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)
-        if form.power <= -2:  # 1/v overflows for subnormal v; gradients stay finite
-            largest = g.const(LARGEST)
-            main = g.select(g.lt(largest, main), largest, g.select(g.lt(main, g.neg(largest)), g.neg(largest), main))
         if parity == -1:
             main = g.select(self.negative, g.neg(main), main)
         return main
@@ -272,15 +272,16 @@ class _Writer:
     def powers(self, power: int, order: int, value: int) -> int:
         """sigma^power·t^order·value; |mu| stands for sigma·t where both occur, which cannot underflow."""
         g = self.g
+        inverse = self.capped if power <= -2 else self.inverse
         for _ in range(order):
             if power > 0:
                 value, power = g.mul(self.size, value), power - 1
             elif power < 0:
-                value, power = g.mul(g.mul(self.t, self.inverse), value), power + 1
+                value, power = g.mul(g.mul(self.t, inverse), value), power + 1
             else:
                 value = g.mul(self.t, value)
         while power:
-            value = g.mul(self.v if power > 1 else self.sigma if power > 0 else self.inverse, value)
+            value = g.mul(self.v if power > 1 else self.sigma if power > 0 else inverse, value)
             power -= 2 if power > 1 else 1 if power > 0 else -1
         return value
 
@@ -330,9 +331,10 @@ class _Writer:
             for factor in factors:
                 z = g.mul(z, factor)
             return z
+        inverse = self.capped if power <= -2 else self.inverse
         for i in range(max(-power, len(factors))):
             if i < -power:
-                z = g.mul(z, self.inverse)
+                z = g.mul(z, inverse)
             if i < len(factors):
                 z = g.mul(z, factors[i])
         return z

@@ -48,6 +48,8 @@ SWITCH = mpmath.mpf(17) / 16
 #: of as many points, best for polynomials, reaches 2e-5 and 2e-5.
 _NODES = (0.82460798, 1.66529635, 2.54413553, 3.50223686, 4.64718053)
 _WEIGHTS = (4.71210320e-01, 1.70526267e-01, 2.85039147e-02, 1.77076820e-03, 2.16207174e-05)
+#: how many times worse than the first pair's each pair's tanh may be fitted: by its share in the variance
+_SLACK = (1, 1, 3, 20, 250)
 _STEP, _PAIRS = mpmath.mpf("0.55"), 14  # the trapezoidal rule that serves float64
 _CENTRE = mpmath.mpf(1) / 4
 _PARTIALS_SHARE = 1e-5  # error allowed to a partial, relative to its largest value at that variance
@@ -60,7 +62,7 @@ class _Precision:
     Attributes:
         scaled: whether powers of two of exponentials are kept apart (float32), or not (float64).
         tail: absolute error allowed to the fitted tail of Phi.
-        tanh: relative error allowed to tanh(sigma z/2)²/v.
+        tanh: relative error allowed to tanh(sigma z/2)²/v of the first pairs.
         reach: clamp of h; beyond it Phi(-h) is below the smallest normal number.
         flush: exponent below which exp(-|mu|) is 0.
     """
@@ -216,7 +218,7 @@ class _Writer:
         """Weights of the pairs, and H_k = tanh(sigma z_k/2)²."""
         g, goal = self.g, self.precision.tanh
         if self.precision.scaled:
-            fits = [_tanh_fit(z, goal) for z in _NODES]
+            fits = [_tanh_fit(z, goal * slack) for z, slack in zip(_NODES, _SLACK, strict=True)]
             self.fits += fits
             offset = g.sub(self.small, g.const(SWITCH / 2))
             squares = [g.mul(self.small, g.horner(offset, fit.coefficients)) for fit in fits]
