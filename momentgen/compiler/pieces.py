@@ -89,11 +89,10 @@ class Pieces:
         """+1 if f is even, -1 if odd (away from the breakpoints), else None."""
         mirrored = [Piece(-p.high, -p.low, p.expr.subs(x, -x)) for p in reversed(self.pieces)]
         for parity in (1, -1):
-            pairs = zip(self.pieces, mirrored, strict=True)
-            if all(
-                _vanishes(p.low - q.low if p.low.is_finite else sympy.Integer(0)) and _vanishes(p.expr - parity * q.expr)
-                for p, q in pairs
-            ):
+            pairs = list(zip(self.pieces, mirrored, strict=True))
+            if any(p.low.is_finite and not _vanishes(p.low - q.low) for p, q in pairs):
+                return None
+            if all(_vanishes(p.expr - parity * q.expr) for p, q in pairs):
                 return parity
         return None
 
@@ -123,7 +122,20 @@ def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
             pieces[-1] = Piece(pieces[-1].low, high, expr)
         else:
             pieces.append(Piece(low, high, expr))
+    _check_samples(f, pieces, samples[0])
     return Pieces(tuple(pieces))
+
+
+def _check_samples(f: Expr, pieces: Sequence[Piece], sample: Mapping[Expr, Expr]) -> None:
+    """Guard against a breakpoint missed: the pieces must reproduce f, here at the default parameters."""
+    if len(pieces) == 1 and not f.has(*_SWITCHES):
+        return
+    for k in range(-24, 25):
+        point = sympy.Rational(k**3 * 7 + 5 * k + 1, 1000)
+        home = next(p for p in pieces if p.high == sympy.oo or point < p.high.subs(sample))
+        got, want = (e.subs(sample).subs(x, point).evalf(20) for e in (home.expr, f))
+        if abs(got - want) > 1e-12 * (1 + abs(want)):
+            raise PiecesError(f"cannot find all breakpoints: the pieces miss f at x = {float(point):g}", f)
 
 
 def _vanishes(difference: Expr) -> bool:
@@ -177,13 +189,18 @@ def _roots(condition: Expr) -> list[Expr]:
         return []
     if condition.has(*_SWITCHES):
         inner = [root for part in _conditions(condition) for root in _roots(part)]
-        branches = {condition.replace(lambda e: isinstance(e, _SWITCHES), lambda e: b) for b in _branches(condition)}
+        branches = {
+            condition.replace(lambda e: isinstance(e, _SWITCHES), lambda e, value=b: value)
+            for b in _branches(condition)
+        }
         return inner + [root for branch in branches for root in _roots(branch)]
     poly = condition.as_poly(x)
     if poly is not None and poly.degree() == 1:
         return [sympy.simplify(-poly.nth(0) / poly.nth(1))]
     if poly is not None and not poly.free_symbols_in_domain:
         return list(dict.fromkeys(poly.real_roots()))
+    if condition.has(sympy.sin, sympy.cos, sympy.tan):
+        raise PiecesError("a periodic condition has infinitely many breakpoints", condition)
     try:
         roots = sympy.solve(condition, x)
     except NotImplementedError:
@@ -218,7 +235,8 @@ def _sorted(points: list[Expr], samples: list[dict[Expr, Expr]]) -> list[Expr]:
     order = sorted(range(len(points)), key=lambda i: keys[i])
     for i, j in itertools.pairwise(order):
         if any(left > right for left, right in zip(keys[i], keys[j], strict=True)):
-            raise PiecesError(f"the order of the breakpoints {points[i]} and {points[j]} depends on a parameter", points[j])
+            pair = f"{points[i]} and {points[j]}"
+            raise PiecesError("the order of two breakpoints depends on a parameter", pair)
     return [points[i] for i in order]
 
 

@@ -142,5 +142,3 @@ def _check_author(rule: Rule, derived: Mapping[str, Expr], checks: dict[str, Pro
             cause = f"the rule's {what} is wrong, worst {outcome} derived"
             raise BuildError(rule.name, "derive", cause, expression)
         checks[f"{what} by the rule's author"] = outcome
-
-

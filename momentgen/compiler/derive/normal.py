@@ -128,7 +128,8 @@ def _integral(term: _Term, low: Expr, high: Expr) -> Expr:
     if p != 0 and not p.is_nonpositive:
         if unbounded and p.is_positive:
             raise DivergentError("the moment diverges for v >= 1/(2p), p the factor of x**2", exp(p * x**2 + q * x))
-        raise AlgebraError("outside the algebra: exp needs a factor of x**2 known to be negative", exp(p * x**2 + q * x))
+        cause = "outside the algebra: exp needs a factor of x**2 known to be negative"
+        raise AlgebraError(cause, exp(p * x**2 + q * x))
     if q.has(sympy.I) and not (low == -sympy.oo and high == sympy.oo):
         raise AlgebraError("outside the algebra: a sine or cosine on an interval", sympy.re(exp(q * x)))
     # exp(p x^2 + q x) times the density of N(mu, v) is a constant times that of N(m, w).

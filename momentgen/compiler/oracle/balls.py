@@ -111,7 +111,8 @@ class BallFunction:
                 bits *= 2
                 if bits > _MAX_BITS:
                     at = ", ".join(f"{n} = {v!r}" for n, v in zip(self.names, values, strict=True))
-                    bad = [str(e) for e, b in zip(self.exprs, balls, strict=True) if not _good(b, relative_bits, floor_bits)]
+                    outcome = zip(self.exprs, balls, strict=True)
+                    bad = [str(e) for e, ball in outcome if not _good(ball, relative_bits, floor_bits)]
                     raise ArithmeticError(f"{_MAX_BITS} bits do not determine {', '.join(bad)} at {at}")
         finally:
             ctx.prec = precision

@@ -119,7 +119,7 @@ def _piece(
     if left > reach or right < -reach:
         return arb(0, tail.upper())
     left, right = (end if abs(end) < reach else (reach if end > 0 else -reach) for end in (left, right))
-    if low is not None and low < -reach or high is not None and high > reach:
+    if (low is not None and low < -reach) or (high is not None and high > reach):
         tail += 2 * _tail(bound, reach, centre, scale)
     root = (2 * arb.pi()).sqrt()
 

@@ -159,8 +159,8 @@ class _Problem:
     """One (f, mu, v)."""
 
     def __init__(self, f: Expr, mu: Number, v: Number, params: Mapping[str, Number] | None, input: str) -> None:
-        values = {name: sympy.Rational(value) if isinstance(value, float) else value for name, value in (params or {}).items()}
-        self.f = f.subs({s: values[str(s)] for s in f.free_symbols if str(s) in values})
+        exact = {name: sympy.Rational(w) if isinstance(w, float) else w for name, w in (params or {}).items()}
+        self.f = f.subs({s: exact[str(s)] for s in f.free_symbols if str(s) in exact})
         unknown = self.f.free_symbols - {x}
         if unknown:
             raise ValueError(f"expected values for all parameters, none came for {', '.join(map(str, unknown))}")
@@ -225,8 +225,11 @@ class _Integrals:
         def upper(z: Expr) -> bool:
             return bool(_function(z)(self.mu) > 0)
 
-        expr = expr.replace(sympy.tanh, lambda z: 2 * S(2 * z) - 1).replace(sympy.erf, lambda z: 2 * Phi(sympy.sqrt(2) * z) - 1)
-        expr = expr.replace(sympy.log, lambda z: _Softplus((z - 1).args[0]) if isinstance(z - 1, sympy.exp) else sympy.log(z))
+        def logarithm(z: Expr) -> Expr:
+            return _Softplus((z - 1).args[0]) if isinstance(z - 1, sympy.exp) else sympy.log(z)
+
+        expr = expr.replace(sympy.tanh, lambda z: 2 * S(2 * z) - 1).replace(sympy.log, logarithm)
+        expr = expr.replace(sympy.erf, lambda z: 2 * Phi(sympy.sqrt(2) * z) - 1)
         for function in (S, Phi):
             expr = expr.replace(function, lambda z, g=function: 1 - g(-z) if upper(z) else g(z))  # type: ignore[misc]
         expr = expr.replace(_Softplus, lambda z: z + _Softplus(-z) if upper(z) else _Softplus(z))
@@ -234,9 +237,10 @@ class _Integrals:
 
     @staticmethod
     def compile(pieces: Pieces) -> list[_Segment]:
-        return [
-            _Segment(p.low, p.high, p.expr, tuple(_function(sympy.diff(p.expr, x, k)) for k in range(4))) for p in pieces
-        ]
+        def derivatives(expr: Expr) -> tuple[Function, ...]:
+            return tuple(_function(sympy.diff(expr, x, k)) for k in range(4))
+
+        return [_Segment(p.low, p.high, p.expr, derivatives(p.expr)) for p in pieces]
 
     def quantities(self, wanted: tuple[str, ...]) -> dict[str, _Sum]:
         slope, offset, v = _number(self.slope), _number(self.offset), self.v

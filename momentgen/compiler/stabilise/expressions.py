@@ -73,7 +73,8 @@ class _Product:
         elif isinstance(base, (sp.Symbol, sp.Add)) and (2 * power).is_Integer:
             self.powers.append((base, power))
         else:
-            raise BuildError("", "stabilise", "expected sums, products and powers of mu, v, Phi, phi, S and exp", factor)
+            cause = "expected sums, products and powers of mu, v, Phi, phi, S and exp"
+            raise BuildError("", "stabilise", cause, factor)
 
     def grows(self) -> bool:
         """Whether the algebraic part is unbounded, for v -> 0, v -> oo or |mu| -> oo."""
@@ -143,8 +144,12 @@ class Translator:
         return total
 
     def plus(self, total: int, term: int) -> int:
+        """total + term, as one operation where the term is a product."""
         node = self.g.nodes[term]
-        return self.g.madd(*node.args, total) if node.kind == "mul" else self.g.add(total, term)
+        if node.kind != "mul":
+            return self.g.add(total, term)
+        x, y = node.args
+        return self.g.madd(x, y, total)
 
     # --- products ----------------------------------------------------------------
     def product(self, expr: sp.Expr) -> Value:

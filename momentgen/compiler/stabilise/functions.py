@@ -152,7 +152,7 @@ class FunctionWriter:
 
     # --- functions ---------------------------------------------------------------
     def exp(self, exponent: int, *, decays: bool = False) -> Value:
-        """exp(exponent), exactly 0 below the range of products of two floats; ``decays`` says exponent <= 0."""
+        """The exponential, exactly 0 below the range of a product of two floats; ``decays`` says exponent <= 0."""
         g = self.g
         low, high = g.const(self.low), g.const(self.high)
         below = g.lt(exponent, low)

@@ -52,17 +52,20 @@ class Precision:
         fit: relative error allowed to each fitted polynomial.
         reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
         scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
+        factors: in how many factors exp's power of two is applied; each must be a normal number.
     """
 
     fit: float
     reach: float
     scaled: bool
+    factors: int = 2
 
 
 FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
 #: per variant: fit, and the aim as a share of the goal (a sample of 1.7 was 1.94 over all inputs)
 _VARIANTS = {"exact": (2.2e-8, 0.8), "tight": (1e-9, 0.8)}
-_REACH = 18.7
+#: (reach, factors): exp(-reach²/2) is 2^-252 and 2^-268; the second where an output is of the order 1/v
+_REACH, _REACH_INVERSE_VARIANCE = (18.6875, 2), (19.25, 4)
 
 
 @lru_cache
@@ -231,12 +234,18 @@ class _Writer:
     def plain_density(self) -> int:
         """E with its exponent, flushed to zero where it is negligible beside 1."""
         g = self.g
-        return g.mul(self.e, g.mul(*self.factors(2)))
+        return g.mul(self.e, self.whole())
 
-    def factors(self, count: int) -> list[int]:
-        if not self.precision.scaled:
-            return [self.g.const(1)] * count
-        return [self.g.exp_factor(self.exponent, i, count) for i in range(count)]
+    def factors(self) -> list[int]:
+        count = self.precision.factors
+        return [self.g.exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
+
+    def whole(self) -> int:
+        """The product of the factors."""
+        total = self.g.const(1)
+        for factor in self.factors():
+            total = self.g.mul(total, factor)
+        return total
 
     # --- outputs -----------------------------------------------------------------
     def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
@@ -301,8 +310,7 @@ class _Writer:
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
         degrees = {sp.degree(e, T_SYMBOL) if e.has(T_SYMBOL) else 0 for e in plains if e != 0}
-        count = 4 if p <= -2 else 2
-        factors = self.factors(count)
+        factors = self.factors()
         if not degrees:
             return self.scale(z, p, factors)
         if degrees == {0}:
@@ -311,10 +319,10 @@ class _Writer:
             if not self.precision.scaled:
                 return self.scale(g.add(z, plain), p, factors)
             if g.value(plain) is not None:  # never zero
-                return self.scale(g.madd(z, g.mul(*factors), plain), p, [])
+                return self.scale(g.madd(z, self.whole(), plain), p, [])
             alone = g.eq(plain, g.const(0))
             one = g.const(1)
-            inner = g.select(alone, one, g.mul(*factors))
+            inner = g.select(alone, one, self.whole())
             return self.scale(g.madd(z, inner, plain), p, [g.select(alone, f, one) for f in factors])
         if degrees == {1} and p == 1:
             values = [self.expression(sp.cancel(e / T_SYMBOL)) for e in plains]
@@ -461,9 +469,8 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     variants = []
     for name, goal in rule.accuracy.ulp.items():
         fit, share = _VARIANTS[name]
-        precision = Precision(fit=fit, reach=_REACH, scaled=True)
-        forward, fits = build_graph(forms, defaults, precision, OUTPUTS)
-        partials, more = build_graph(forms, defaults, precision, PARTIALS)
+        forward, fits = build_graph(forms, defaults, _float32(forms, OUTPUTS, fit), OUTPUTS)
+        partials, more = build_graph(forms, defaults, _float32(forms, PARTIALS, fit), PARTIALS)
         variants.append(
             Stable(
                 variant=name,
@@ -476,7 +483,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 goal=goal,
                 aim=goal * share,
                 unit="ulp",
-                box={"a": (-_REACH, _REACH), "log2_var": (-50.0, 50.0)},
+                box={"a": (-_REACH[0], _REACH[0]), "log2_var": (-50.0, 50.0)},
                 settings=_settings(rule),
                 fits=tuple(dict.fromkeys((*fits, *more))),
                 **_near_sign_change(scalars),
@@ -484,6 +491,11 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             )
         )
     return variants
+
+
+def _float32(forms: Mapping[str, OutputForm], outputs: tuple[str, ...], fit: float) -> Precision:
+    reach, factors = _REACH_INVERSE_VARIANCE if min(forms[o].power for o in outputs) <= -2 else _REACH
+    return Precision(fit=fit, reach=reach, scaled=True, factors=factors)
 
 
 def _near_sign_change(scalars: SignScalars | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-r"""Exact moments of the logistic transform S(X), X ~ N(mu, v), and their partials, by trapezoidal sums in ball arithmetic.
+r"""Exact moments of the logistic transform S(X), X ~ N(mu, v), and their partials: trapezoidal sums in ball arithmetic.
 
 The trapezoidal rule converges exponentially for an integrand analytic in a strip (Trefethen and Weideman 2014).
 Three forms, each where its sum is short; |mu| is reflected to the left, where S is small and does not cancel:
@@ -91,7 +91,7 @@ def _normal_weights(step: float, reach: float) -> tuple[arb, ...]:
     """step·phi(k step), k = 0, 1, ..., divided by their sum over both signs."""
     with ctx.workprec(_BITS):
         h = arb(str(step))
-        weights = [(-(h * k) ** 2 / 2).exp() for k in range(int(reach / step) + 1)]
+        weights = [(-((h * k) ** 2) / 2).exp() for k in range(int(reach / step) + 1)]
         total = weights[0] + 2 * sum(weights[1:], arb(0))
         return tuple(w / total for w in weights)
 
