@@ -38,6 +38,8 @@ Scalars = tuple[float, ...]
 #: operators by qualified name; importing a package again puts a new kernel behind the same operator.
 _operators: dict[str, Any] = {}
 _kernels: dict[str, Kernel] = {}
+#: the generated PyTorch modules that have been needed so far, by import path.
+_references: dict[str, ModuleType] = {}
 _library: Any = torch.library.Library("momentgen", "FRAGMENT")  # type: ignore[no-untyped-call]
 _lock = threading.RLock()
 
@@ -66,19 +68,19 @@ class Kernel:
         self.name, self.package, self.variant = name, package, variant
         self.inputs, self.parameters = inputs, parameters
         self.label = f"{name}, variant {variant}"
+        self._reference_path = f"{package}.{variant}_torch"
+        _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
         self._native: NativeKernels | Unavailable | None = None
         self._triton: TritonKernels | Unavailable | None = None
         self.scalars = functools.lru_cache(maxsize=64)(self._scalars)
         for which in ("forward", "backward"):
             setattr(self, which, _operator(self, which))
 
-    @functools.cached_property
+    @property
     def reference(self) -> ModuleType:
         """The generated PyTorch module: ``forward`` and ``backward``, differentiable, in any float dtype."""
-        try:
-            return importlib.import_module(f"{self.package}.{self.variant}_torch")
-        except ImportError as error:
-            raise MomentgenError(f"{self.label}: the PyTorch code does not load: {error}") from error
+        _load_reference(self.label, self._reference_path)
+        return _references[self._reference_path]
 
     def native(self) -> NativeKernels:
         """The C functions, compiled on first use.
@@ -198,6 +200,20 @@ class Kernel:
     def outputs(self, which: str) -> int:
         """How many tensors ``which`` returns."""
         return 2 if which == "forward" else 2 * self.inputs
+
+
+def _load_reference(label: str, path: str) -> bool:
+    if path not in _references:
+        try:
+            _references[path] = importlib.import_module(path)
+        except ImportError as error:
+            raise MomentgenError(f"{label}: the PyTorch code does not load: {error}") from error
+    return True
+
+
+# torch.compile cannot trace an import; so marked it runs the function instead.  This is what
+# torch.compiler.assume_constant_result does, without loading all of torch._dynamo to do so.
+_load_reference._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -30,7 +30,16 @@ __all__ = ["FallbackWarning", "Unavailable", "cache_directory", "compile_and_loa
 
 # Never -ffast-math: it flushes denormals in the whole process and reorders what the certificate rests on.
 # gcc 12's PRE pass turns selects into branches, 13 times slower, hence -fno-tree-pre.
-_FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-tree-pre", "-fno-thread-jumps", "-fPIC")
+_FLAGS = (
+    "-O3",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-tree-pre",
+    "-fno-thread-jumps",
+    "-fPIC",
+)
 #: optional flags, most wanted first; where a compiler rejects one set the next is tried.
 _OPTIONAL: tuple[tuple[str, ...], ...] = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 _TIMEOUT = 300  # seconds; a compiler that hangs must not hang training

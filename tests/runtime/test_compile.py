@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,6 +93,22 @@ def test_compilation_of_a_transformed_op(transform: str) -> None:
     torch.testing.assert_close(
         torch.compile(function, fullgraph=True, backend="aot_eager")(mean, var), function(mean, var)
     )
+
+
+def test_compilation_is_the_first_thing_a_process_does() -> None:
+    """Nothing is compiled, imported or loaded by an earlier call."""
+    code = (
+        "import torch\n"
+        "from runtime.fixture_rules import square\n"
+        "x = torch.ones(3)\n"
+        "for function in (square, torch.func.grad(lambda m, v: square(m, v).var.sum())):\n"
+        "    compiled = torch.compile(function, fullgraph=True, backend='aot_eager')\n"
+        "    print(compiled(x, x)[0].tolist())\n"
+    )
+    tests = Path(__file__).parents[1]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tests), str(tests.parent)]))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split("\n") == ["[2.0, 2.0, 2.0]", "8.0", ""], done.stderr
 
 
 class Layer(torch.nn.Module):

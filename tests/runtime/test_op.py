@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
+import shutil
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -234,6 +238,28 @@ def test_ops_of_one_name_in_two_packages_live_side_by_side() -> None:
     assert again(m, v).mean.item() == square(m, v).mean.item() == 9.5
     with pytest.raises(ModuleNotFoundError, match="elsewhere"):
         foreign(m, v)
+
+
+def test_a_package_built_anew_and_imported_again_serves_the_new_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "rebuilt_rules" / "square"
+    shutil.copytree(Path(sys.modules["runtime.fixture_rules.square"].__file__).parent, folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    m, v = torch.tensor([3.0]), torch.tensor([0.5])
+    means = []
+    for text in ("mean * mean + var", "mean * mean + var + 1"):
+        for file, new in (("exact.c", text), ("exact_torch.py", text.replace("mean", "size"))):
+            old = folder / file
+            replaced = old.read_text().replace("mean * mean + var", new).replace("size * size + var", new)
+            old.unlink()
+            old.write_text(replaced + "\n")
+        for name in [name for name in sys.modules if name.startswith("rebuilt_rules")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        op = importlib.import_module("rebuilt_rules.square").square
+        means.append([op(m, v).mean.item(), op(m.double(), v.double()).mean.item()])
+    assert means == [[9.5, 9.5], [10.5, 10.5]]
 
 
 @pytest.mark.parametrize("backend", ["c", "torch"])
