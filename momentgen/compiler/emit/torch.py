@@ -110,6 +110,8 @@ def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool
         if not of_tensor[0]:
             return f"{args[1]} if {args[0]} else {args[2]}", False
         return f"torch.where({args[0]}, {args[1]}, {args[2]})", False
+    if kind == "abs" and tensor:  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
+        return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})", False
     function = {"sqrt": "sqrt", "exp_mantissa": "exp", "abs": "abs"}[kind]
     if tensor:
         return f"torch.{function}({args[0]})", False
