@@ -359,7 +359,8 @@ def _load(source: RuleSource) -> Rule:
         raise
     except SyntaxError as error:
         text = error.text.strip() if error.text else None
-        raise RuleError(source.name, f"syntax error, {source.path.name} line {error.lineno}: {error.msg}", text) from error
+        cause = f"syntax error, {source.path.name} line {error.lineno}: {error.msg}"
+        raise RuleError(source.name, cause, text) from error
     except (Exception, SystemExit) as error:
         line = _line_of(error, str(source.path))
         cause = f"{source.path.name}{line} cannot be imported: {type(error).__name__}: {error}"

@@ -108,7 +108,7 @@ class S(_Special):
     """Logistic sigmoid 1/(1 + exp(-z)).
 
     >>> S(0), S(x).diff(x)
-    (1/2, (1 - S(x))*S(x))
+    (1/2, S(-x)*S(x))
     """
 
     _tex = r"\mathcal{S}"
@@ -120,7 +120,8 @@ class S(_Special):
         return {sympy.oo: Integer(1), -sympy.oo: Integer(0)}.get(z)
 
     def fdiff(self, argindex: int = 1) -> Expr:
-        return self * (1 - self)
+        # S(-z) is 1 - S(z) without the cancellation.
+        return self * S(-self.args[0])
 
     def _form(self) -> Expr:
         return 1 / (1 + sympy.exp(-self.args[0]))

@@ -1,4 +1,4 @@
-"""Logistic transform S(x) = 1/(1 + exp(-x)) of a normal input, and the approximations of its moments in the literature."""
+"""Logistic transform S(x) = 1/(1 + exp(-x)) of a normal input, exact and in the literature's approximations."""
 
 from sympy import Integer, exp, log, pi, sqrt
 
@@ -24,9 +24,7 @@ rule = Rule(
     "logistic_transform",
     f=S(x),
     surrogate=ScaleMixture(of="logistic", terms=7, sup_error=2e-8),
-    accuracy=Accuracy(
-        mean_abs=3e-7, var_abs=3e-7, var_rel=1e-5, var_rel_domain=InputBox(mu=(-4.0, 4.0), v=(0.0, 1.0))
-    ),
+    accuracy=Accuracy(mean_abs=3e-7, var_abs=3e-7, var_rel=1e-5, var_rel_domain=InputBox(mu=(-4.0, 4.0), v=(0.0, 1.0))),
     variants={
         "ap1": Formula(mean=S(mu), var=Integer(0), citation=f"{paper}, AP1: means only"),
         "ap2a": Formula(mean=ap2a, var=practical(ap2a), citation=f"{paper}, (AP2a), (33)"),

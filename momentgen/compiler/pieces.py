@@ -189,10 +189,7 @@ def _roots(condition: Expr) -> list[Expr]:
         return []
     if condition.has(*_SWITCHES):
         inner = [root for part in _conditions(condition) for root in _roots(part)]
-        branches = {
-            condition.replace(lambda e: isinstance(e, _SWITCHES), lambda e, value=b: value)
-            for b in _branches(condition)
-        }
+        branches = {condition.replace(_is_switch, lambda _, value=b: value) for b in _branches(condition)}
         return inner + [root for branch in branches for root in _roots(branch)]
     poly = condition.as_poly(x)
     if poly is not None and poly.degree() == 1:
@@ -208,6 +205,10 @@ def _roots(condition: Expr) -> list[Expr]:
     if not roots and not (condition.is_positive or condition.is_negative):
         raise PiecesError("cannot find where the branch changes", condition)
     return [root for root in roots if root.is_extended_real is not False]
+
+
+def _is_switch(expr: Expr) -> bool:
+    return isinstance(expr, _SWITCHES)
 
 
 def _branches(condition: Expr) -> set[Expr]:

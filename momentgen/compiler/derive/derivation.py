@@ -137,7 +137,11 @@ def _check_author(rule: Rule, derived: Mapping[str, Expr], checks: dict[str, Pro
     for what, expression in given.items():
         if expression is None:
             continue
-        outcome = prove(expression, derived[what], rule.parameters)
+        try:
+            outcome = prove(expression, derived[what], rule.parameters)
+        except ValueError as error:
+            cause = f"the rule's {what} can be neither proved nor refuted: {error}"
+            raise BuildError(rule.name, "derive", cause, expression) from error
         if isinstance(outcome, Counterexample):
             cause = f"the rule's {what} is wrong, worst {outcome} derived"
             raise BuildError(rule.name, "derive", cause, expression)

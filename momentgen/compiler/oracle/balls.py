@@ -159,7 +159,7 @@ def evaluate_scaled(
     A value below 2**-(2**62) in size counts as 0.
 
     >>> evaluate_scaled(sympy.exp(Symbol("x")), {"x": -1e4})
-    Scaled(mantissa=array(0.59116398), exponent=array(-14426))
+    Scaled(mantissa=array(0.51748577), exponent=array(-14426))
     """
     function, points, shape = _prepare(expr, values)
     mantissa = np.zeros((len(function.exprs), len(points)))

@@ -1,0 +1,241 @@
+"""Derivation: closed forms against quadrature of f, and what stops a build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mpmath
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.derive.proof import disprove, function
+from momentgen.compiler.oracle import evaluate_scaled, moments, partials
+from momentgen.errors import BuildError
+from momentgen.rule import Parameter, Phi, Rule, S, a, load_rules, mu, phi, sigma, v, x
+
+RULES = {rule.name: rule for rule in load_rules(Path(__file__).parents[2] / "rules")}
+HOMOGENEOUS = ["abs", "heaviside", "leaky_relu", "relu"]
+exp, Max, Min, Abs, Piecewise = sympy.exp, sympy.Max, sympy.Min, sympy.Abs, sympy.Piecewise
+
+
+def exact(expr, at_mu, at_v, digits=60):
+    with mpmath.workdps(digits):
+        return function(expr, [mu, v])(mpmath.mpf(at_mu), mpmath.mpf(at_v))
+
+
+def assert_close(got, want, relative=1e-20, absolute=1e-20):
+    assert abs(got - want) <= relative * abs(want) + absolute, (got, want)
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_moments_of_a_homogeneous_rule_are_linear_in_phi_with_polynomial_coefficients(name):
+    derivation = derive(RULES[name])
+    f1, f2 = sympy.symbols("f1 f2")
+    for expr in (derivation.mean, derivation.second):
+        linear = sympy.Poly(expr.subs({Phi(mu / sympy.sqrt(v)): f1, phi(mu / sympy.sqrt(v)): f2}), f1, f2)
+        assert linear.total_degree() <= 1
+        s = sympy.Symbol("s", positive=True)
+        for coefficient in linear.coeffs():
+            assert sympy.expand(coefficient.subs(v, s**2)).is_polynomial(mu, s)
+
+
+@pytest.mark.parametrize(
+    ("name", "degree", "parity"), [("abs", 1, 1), ("heaviside", 0, None), ("leaky_relu", 1, None), ("relu", 1, None)]
+)
+def test_homogeneity_parity_and_kinks_are_found(name, degree, parity):
+    derivation = derive(RULES[name])
+    assert (derivation.degree, derivation.parity, derivation.kinks) == (degree, parity, (0,))
+    assert derivation.is_piecewise_polynomial
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_author_forms_and_stein_identities_are_proved_symbolically(name):
+    checks = derive(RULES[name]).checks
+    assert set(checks.values()) == {"symbolic"}
+    assert {"mean by the rule's author", "var by the rule's author", "dmean_dmu by Stein"} <= set(checks)
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+@pytest.mark.parametrize("at", [-30.0, 30.0, -1e4, 1e4, 0.0, 0.75])
+def test_closed_forms_agree_with_quadrature_into_the_tails(name, at):
+    rule = RULES[name]
+    derivation = derive(rule)
+    outputs = [derivation.mean, derivation.var, *derivation.partials.values()]
+    closed = evaluate_scaled(outputs, {"mu": at, "v": 1.0, **rule.defaults})
+    direct = [*moments(rule.f, at, 1.0, rule.defaults), *partials(rule.f, at, 1.0, rule.defaults).values()]
+    for mantissa, exponent, want in zip(closed.mantissa, closed.exponent, direct, strict=True):
+        got = mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent))
+        assert_close(got, want, relative=3e-16, absolute=1e-30 if at == 0 else 0)
+
+
+coefficients = st.integers(-3, 3).map(sympy.Integer)
+polynomials = st.lists(coefficients, min_size=1, max_size=3).map(lambda c: sum(k * x**i for i, k in enumerate(c)))
+exponentials = st.tuples(coefficients, st.integers(-2, 2)).map(lambda t: t[0] * exp(sympy.Rational(t[1], 2) * x))
+branches = st.tuples(polynomials, exponentials).map(lambda t: sympy.Add(*t))
+kinks = st.lists(st.integers(-4, 4), min_size=1, max_size=2, unique=True).map(sorted)
+
+
+@st.composite
+def activations(draw):
+    points = draw(kinks)
+    pairs = [(draw(branches), x < k) for k in points]
+    return Piecewise(*pairs, (draw(branches), True))
+
+
+@settings(max_examples=8, deadline=None)
+@given(activations(), st.sampled_from([-2.0, 0.25, 3.0]), st.sampled_from([0.0625, 1.0, 4.0]))
+def test_any_piecewise_polynomial_with_exponentials_agrees_with_quadrature(f, at_mu, at_v):
+    derivation = derive(Rule("f", f=sympy.sympify(f)))
+    mean, var = moments(f, at_mu, at_v, digits=20)
+    assert_close(exact(derivation.mean, at_mu, at_v), mean, relative=1e-16, absolute=1e-16)
+    assert_close(exact(derivation.var, at_mu, at_v), var, relative=1e-16, absolute=1e-16)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        exp(x),
+        x**3,
+        sympy.cosh(x),
+        exp(-(x**2)),
+        sympy.sin(x),
+        Max(-1, Min(1, x)),
+        x * Max(0, Min(6, x + 3)) / 6,
+        exp(-Abs(x)),
+        Max(x, 0) ** 2,
+        Abs(Abs(x) - 1),
+        x * exp(-x) * sympy.Heaviside(x, 1),
+        sympy.sign(x) * x**2,
+        phi(x) * x,
+    ],
+    ids=str,
+)
+def test_moments_and_partials_agree_with_quadrature(f):
+    derivation = derive(Rule("f", f=f))
+    want = partials(f, 0.5, 2.0, digits=20)
+    for name, expr in derivation.partials.items():
+        assert_close(exact(expr, 0.5, 2.0), want[name], relative=1e-15, absolute=1e-16)
+    mean, var = moments(f, 0.5, 2.0, digits=20)
+    assert_close(exact(derivation.mean, 0.5, 2.0), mean, relative=1e-15, absolute=1e-16)
+    assert_close(exact(derivation.var, 0.5, 2.0), var, relative=1e-15, absolute=1e-16)
+
+
+def test_a_kink_may_depend_on_a_parameter():
+    bound = Parameter("bound", default=1.0, low=0.1, high=10.0)
+    rule = Rule("clip", f=Max(-bound.symbol, Min(bound.symbol, x)), parameters=(bound,))
+    derivation = derive(rule)
+    assert derivation.kinks == (-bound.symbol, bound.symbol)
+    assert derivation.parity == -1
+    for width in (0.5, 3.0):
+        mean, _ = moments(rule.f, 0.3, 1.5, {"bound": width})
+        with mpmath.workdps(40):
+            got = function(derivation.mean, [mu, v, bound.symbol])(*map(mpmath.mpf, (0.3, 1.5, width)))
+        assert_close(got, mean)
+
+
+def test_a_branch_that_changes_within_a_parameter_range_is_refused():
+    slope = Parameter("slope", default=0.5, low=0.0, high=2.0)
+    with pytest.raises(BuildError, match="narrow its range"):
+        derive(Rule("leaky", f=Max(x, slope.symbol * x), parameters=(slope,)))
+
+
+@pytest.mark.parametrize("f", [Max(x, 0), Max(x, x / 100), sympy.Heaviside(x, 1), Abs(x), Max(-1, Min(1, x))], ids=str)
+@pytest.mark.parametrize("at", [(0.3, 2.0), (-4.0, 0.5), (0.0, 1.0)])
+def test_logistic_input_agrees_with_quadrature(f, at):
+    derivation = derive(Rule("f", f=f, input="logistic"))
+    mean, var = moments(f, *at, digits=20, input="logistic")
+    assert_close(exact(derivation.mean, *at), mean, relative=1e-15, absolute=1e-16)
+    assert_close(exact(derivation.var, *at), var, relative=1e-15, absolute=1e-16)
+    for name, want in partials(f, *at, digits=20, input="logistic").items():
+        assert_close(exact(derivation.partials[name], *at), want, relative=1e-15, absolute=1e-16)
+
+
+def test_logistic_relu_is_the_scaled_softplus_and_the_dilogarithm():
+    derivation = derive(Rule("relu", f=Max(x, 0), input="logistic"))
+    s = sympy.sqrt(3 * v) / sympy.pi
+    mean = s * sympy.log(1 + exp(mu / s))
+    assert disprove(derivation.mean, mean) is None
+    assert disprove(derivation.var, -2 * s**2 * sympy.polylog(2, -exp(mu / s)) - mean**2) is None
+
+
+def test_a_sign_slip_in_the_mean_stops_the_build_with_the_worst_point():
+    with pytest.raises(BuildError) as caught:
+        derive(Rule("relu", f=Max(x, 0), mean=mu * Phi(a) - sigma * phi(a)))
+    assert caught.value.stage == "derive"
+    assert "the rule's mean is wrong, worst at mu = " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ({"var": v * (a * phi(a) + a**2 * Phi(a) - (a * Phi(a) + phi(a)) ** 2)}, "var"),
+        ({"partials": {"dmean_dvar": phi(a) / sigma}}, "dmean_dvar"),
+        ({"mean": mu * Phi(a) + sigma * phi(a) * (1 + sympy.Rational(1, 10**9))}, "mean"),
+    ],
+)
+def test_any_wrong_closed_form_is_refuted(what, wrong):
+    with pytest.raises(BuildError, match=f"the rule's {wrong} is wrong"):
+        derive(Rule("relu", f=Max(x, 0), **what))
+
+
+def test_a_right_form_in_another_basis_is_proved():
+    mean = mu * sympy.erfc(-mu / sympy.sqrt(2 * v)) / 2 + sympy.sqrt(v / (2 * sympy.pi)) * exp(-(mu**2) / (2 * v))
+    assert derive(Rule("relu", f=Max(x, 0), mean=mean)).checks["mean by the rule's author"] == "symbolic"
+    mean = mu - mu * Phi(-a) + sigma * phi(-a)
+    assert derive(Rule("relu", f=Max(x, 0), mean=mean)).checks["mean by the rule's author"] == "symbolic"
+
+
+@pytest.mark.parametrize("f", [exp(x**2), exp(x**3), Max(x, 0) * exp(x**2)], ids=str)
+def test_a_divergent_moment_is_refused_with_the_reason(f):
+    with pytest.raises(BuildError, match="the moment diverges") as caught:
+        derive(Rule("f", f=f))
+    assert caught.value.stage == "derive"
+
+
+@pytest.mark.parametrize(
+    ("f", "part"),
+    [
+        (S(x), "S(x)"),
+        (x + 1 / (1 + x**2), "1/(x**2 + 1)"),
+        (sympy.Heaviside(sympy.sin(x), 1), "sin(x)"),
+        (x * Phi(x), "Phi(x)**2"),
+        (sympy.sqrt(Abs(x)), "sqrt(-x)"),
+    ],
+    ids=str,
+)
+def test_an_f_outside_the_algebra_without_a_surrogate_is_refused_naming_the_part(f, part):
+    with pytest.raises(BuildError, match="outside the algebra") as caught:
+        derive(Rule("f", f=f))
+    assert str(caught.value.expression) == part
+
+
+def test_a_form_whose_terms_cancel_by_100000_digits_is_not_refuted():
+    # exp(v/2) Phi(-sqrt(v)) and its mirror image, at v = 1e6: only balls tell rounding from a difference.
+    left = exp(v / 2) * (1 - Phi(mu / sigma + sigma))
+    assert disprove(left, exp(v / 2) * Phi(-mu / sigma - sigma)) is None
+    assert disprove(left, exp(v / 2) * Phi(-mu / sigma - sigma) * (1 + v / 10**9)) is not None
+
+
+def test_an_f_outside_the_algebra_with_a_surrogate_hands_it_on():
+    derivation = derive(RULES["logistic_transform"])
+    assert derivation.mean is None
+    assert derivation.surrogate is RULES["logistic_transform"].surrogate
+
+
+@pytest.mark.parametrize("name", ["ap2a", "ap2b", "pea", "practical", "large_variance"])
+def test_the_approximations_of_the_logistic_transform_are_near_it(name):
+    variant = RULES["logistic_transform"].variants[name]
+    for at_v in (4.0, 9.0):
+        mean, var = moments(S(x), 0.5, at_v, digits=15)
+        assert_close(exact(variant.mean, 0.5, at_v), mean, relative=0, absolute=0.02)
+        assert_close(exact(variant.var, 0.5, at_v), var, relative=0.3, absolute=0)
+
+
+def test_the_pea_mean_is_that_of_the_piecewise_exponential():
+    half = sympy.Rational(1, 2)
+    laplace = Piecewise((half * 2**x, x < 0), (1 - half * 2**-x, True))
+    derived = derive(Rule("pea", f=laplace)).mean
+    assert disprove(derived, RULES["logistic_transform"].variants["pea"].mean) is None

@@ -1,0 +1,162 @@
+"""The oracle: its sources agree with each other and with what is known."""
+
+from __future__ import annotations
+
+import pickle
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+import sympy
+from flint import arb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.oracle import (
+    ball_function,
+    evaluate,
+    evaluate_scaled,
+    moments,
+    partials,
+    rigorous_integral,
+)
+from momentgen.rule import Phi, Rule, S, mu, phi, v, x
+
+RELU = derive(Rule("relu", f=sympy.Max(x, 0)))
+ALL = [RELU.mean, RELU.var, *RELU.partials.values()]
+
+
+def test_relu_at_zero_has_the_known_variance():
+    with mpmath.workdps(40):
+        mean, var = moments(sympy.Max(x, 0), 0, 1, digits=35)
+        assert abs(mean - 1 / mpmath.sqrt(2 * mpmath.pi)) < mpmath.mpf(10) ** -34
+        assert abs(var - (mpmath.mpf(1) / 2 - 1 / (2 * mpmath.pi))) < mpmath.mpf(10) ** -34
+
+
+def test_a_point_mass_gives_f_itself():
+    assert moments(sympy.Heaviside(x, 1), 0, 0) == (1, 0)
+    assert moments(sympy.Max(x, 0), -2, 0) == (0, 0)
+    with pytest.raises(ValueError, match="v > 0"):
+        partials(sympy.Max(x, 0), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((sympy.Max(x, 0), 0, -1), "v >= 0"),
+        ((sympy.Max(x, 0), float("nan"), 1), "finite mu"),
+        ((x * sympy.Symbol("p"), 0, 1), "none came for p"),
+        ((sympy.Max(sympy.sin(x), 0), 0, 1), "finitely many"),
+    ],
+)
+def test_wrong_input_is_refused(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        moments(*arguments)
+
+
+@pytest.mark.parametrize("at", [(0.0, 1.0), (30.0, 1.0), (-30.0, 1.0), (1.0, 1e4), (0.5, 1e-6)])
+@pytest.mark.parametrize("f", [sympy.Max(x, 0), S(x), x * Phi(x), sympy.log(1 + sympy.exp(x)), sympy.tanh(x)], ids=str)
+def test_quadrature_lies_within_the_proven_integral(f, at):
+    for ball, value in zip(rigorous_integral(f, *at), moments(f, *at, digits=20), strict=True):
+        # The quadrature's own 20 digits widen the ball.
+        slack = arb(0, float(abs(value)) * 1e-19 + 1e-80)
+        assert (ball + slack).overlaps(arb(mpmath.nstr(value, 25)))
+        assert ball.rad() < max(1e-30, 1e-10 * float(abs(value)))
+
+
+@pytest.mark.parametrize("at", [(1e4, 1.0), (-1e4, 1.0), (200.0, 1.0)])
+def test_saturated_sigmoid_keeps_its_relative_accuracy(at):
+    # Far out S(x) is e^-|x| up to a constant: a log-normal variable.
+    with mpmath.workdps(40):
+        m, w = abs(mpmath.mpf(at[0])), mpmath.mpf(at[1])
+        var = (mpmath.exp(w) - 1) * mpmath.exp(w - 2 * m)
+        assert abs(moments(S(x), *at)[1] / var - 1) < 1e-25
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-1e30, 1e30), st.floats(1e-38, 1e30))
+def test_balls_contain_the_value_at_more_bits(at_mu, at_v):
+    got = evaluate(ALL, {"mu": at_mu, "v": at_v})
+    more = ball_function(ALL, ["mu", "v"]).accurate((at_mu, at_v), relative_bits=200)
+    for value, radius, ball in zip(got.value, got.radius, more, strict=True):
+        assert abs(arb(float(value)) - ball) <= arb(float(radius)) + abs(ball) * arb(2) ** -190
+
+
+def test_balls_agree_with_mpmath_on_a_grid():
+    grid_mu, grid_v = (g.ravel() for g in np.meshgrid([-7.0, -0.5, 0.0, 3.0], [0.01, 1.0, 50.0]))
+    got = evaluate(ALL, {"mu": grid_mu, "v": grid_v}).value
+    for i, (m, w) in enumerate(zip(grid_mu, grid_v, strict=True)):
+        want = [*moments(sympy.Max(x, 0), m, w, digits=18), *partials(sympy.Max(x, 0), m, w, digits=18).values()]
+        np.testing.assert_allclose(got[:, i], [float(value) for value in want], rtol=4e-16, atol=0)
+
+
+def test_scaled_values_reach_where_float64_underflows():
+    mantissa, exponent = evaluate_scaled(Phi(mu), {"mu": -1e4})
+    with mpmath.workdps(30):
+        want = mpmath.ncdf(mpmath.mpf(-(10**4)))
+        assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / want - 1) < 1e-15
+
+
+def test_the_small_tail_on_the_right_costs_no_bits():
+    mantissa, exponent = evaluate_scaled(RELU.partials["dvar_dmu"], {"mu": 1e4, "v": 1.0})
+    with mpmath.workdps(30):
+        want = partials(sympy.Max(x, 0), 1e4, 1)["dvar_dmu"]
+        assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / want - 1) < 1e-15
+
+
+def test_what_vanishes_by_symmetry_is_zero():
+    assert evaluate(2 * Phi(mu / sympy.sqrt(v)) - 1, {"mu": 0.0, "v": 3.0}).value == 0.0
+
+
+def test_compiled_functions_survive_pickling():
+    compiled = pickle.loads(pickle.dumps(ball_function(ALL, ["mu", "v"])))
+    np.testing.assert_array_equal(
+        evaluate(compiled, {"mu": 1.0, "v": 2.0}).value, evaluate(ALL, {"mu": 1.0, "v": 2.0}).value
+    )
+
+
+def test_precision_is_left_as_it_was():
+    before = flint.ctx.prec
+    evaluate(ALL, {"mu": -9.0, "v": 2.0})
+    rigorous_integral(S(x), 0.0, 1.0)
+    assert flint.ctx.prec == before
+
+
+def test_an_argument_may_bear_any_name():
+    names = sympy.symbols("arb _t0 lambda")
+    assert evaluate(names[0] + 2 * names[1] * names[2], {"arb": 1.0, "_t0": 2.0, "lambda": 3.0}).value == 13.0
+
+
+def test_unknown_names_functions_and_values_are_refused():
+    with pytest.raises(ValueError, match="got also v"):
+        ball_function(mu + v, ["mu"])
+    with pytest.raises(ValueError, match="no besselj"):
+        ball_function(sympy.besselj(0, mu), ["mu"])
+    with pytest.raises(ValueError, match="finite"):
+        evaluate(mu, {"mu": float("inf")})
+    with pytest.raises(ValueError, match="none came for v"):
+        evaluate(ball_function(mu + v, ["mu", "v"]), {"mu": 1.0})
+
+
+@pytest.mark.parametrize("at", [-1e4, -3.0, 0.0, 3.0, 1e4])
+def test_softplus_and_dilogarithm_balls_agree_with_mpmath(at):
+    y = sympy.Symbol("y", real=True)
+    got = evaluate_scaled([sympy.log(1 + sympy.exp(y)), sympy.polylog(2, -sympy.exp(y)), phi(y)], {"y": at})
+    with mpmath.workdps(40):
+        z = mpmath.exp(mpmath.mpf(at))
+        want = [mpmath.log1p(z), mpmath.polylog(2, -z), mpmath.npdf(mpmath.mpf(at))]
+        for mantissa, exponent, value in zip(got.mantissa, got.exponent, want, strict=True):
+            assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / value - 1) < 1e-15
+
+
+def test_the_fitted_leaky_relu_reaches_the_known_objective():
+    # max over a of KL(N(m, exact var) || N(m, fitted var)): 0.03345 at the best t = 0.37576.
+    slope, t = sympy.Rational(1, 100), 0.37576
+    leaky = derive(Rule("leaky", f=sympy.Max(x, slope * x)))
+    grid = np.linspace(-10, 10, 2001)
+    true = evaluate(leaky.var, {"mu": grid, "v": 1.0}).value
+    fitted = 1e-4 + (1 - 1e-4) / (1 + np.exp(-grid / t))
+    kl = 0.5 * (true / fitted - 1 - np.log(true / fitted))
+    assert kl.max() == pytest.approx(0.033447, abs=2e-6)
