@@ -171,15 +171,15 @@ class Translator:
 
     def grow(self, total: Value, steps: list[tuple[int, int]]) -> Value:
         """Multiply by unbounded steps (node, half-powers of v), in an order in which nothing overflows on the way."""
-        node, factors = total.mantissa, list(total.factors)
-        if all(size > 0 for _, size in steps) and sum(size for _, size in steps) <= 2:
-            for step, _ in steps:
-                node = self.g.mul(node, step)
-            return Value(node, total.factors)
+        g, node, factors = self.g, total.mantissa, list(total.factors)
+        if len(steps) == 1 and steps[0][1] > 0 and factors:
+            # A mantissa may exceed 1. The step times the first factor is subnormal only where the product is.
+            first, *rest = factors
+            return Value(g.mul(node, g.mul(steps[0][0], first)), (*rest, g.const(1)))
         for step, _ in steps:
-            node = self.g.mul(node, step)
+            node = g.mul(node, step)
             if factors:
-                node = self.g.mul(node, factors.pop(0))
+                node = g.mul(node, factors.pop(0))
         return Value(self.f.apply(Value(node, tuple(factors))))
 
     def algebraic(self, parts: _Product) -> tuple[list[int], list[tuple[int, int]]]:

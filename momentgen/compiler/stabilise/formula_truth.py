@@ -112,20 +112,20 @@ class TermsUlp:
         return self.__dict__ | {"_last": None}
 
     def scales(self, mean: F32, var: F32) -> dict[str, F64]:
-        """The magnitudes of all outputs; kept for the points last seen."""
+        """Sums of magnitudes by output, and the formula's |var| as ``value``; kept for the points last seen."""
         if self._last is None or self._last[0] is not mean or self._last[1] is not var:
             points = {"mean": mean.astype(np.float64), "var": var.astype(np.float64)}
             values = evaluate_float64(self.graph, points)
-            sizes = {name: np.broadcast_to(values[i], mean.shape) for name, i in self.graph.outputs.items()}
+            sizes = {name: np.broadcast_to(np.abs(values[i]), mean.shape) for name, i in self.graph.outputs.items()}
             self._last = mean, var, sizes
         return self._last[2]
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         sizes = self.scales(mean, var)
-        scale = np.maximum(np.abs(sizes[output]), np.abs(exact))
+        scale = np.maximum(sizes[output], np.abs(exact))
         with np.errstate(all="ignore"):
             error = np.abs(computed.astype(np.float64) - exact) / unit(scale)
         counted = scale >= SMALLEST_NORMAL
         if self.floored and output.startswith("dvar"):
-            counted &= np.abs(sizes["value"]) > _NEAR_ZERO * np.abs(sizes["var"])
+            counted &= sizes["value"] > _NEAR_ZERO * sizes["var"]
         return np.where(np.isfinite(computed), np.where(counted, error, 0.0), np.inf)

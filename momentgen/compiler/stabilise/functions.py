@@ -122,9 +122,10 @@ class FunctionWriter:
     def like_inputs(self, value: int) -> int:
         """``value``, but NaN where an input is NaN or the variance is negative."""
         g = self.g
-        nan_mean = g.select(g.eq(self.mu, self.mu), value, self.mu)
-        value = nan_mean if g.value(value) is not None else value
-        return g.select(g.le(g.const(0), self.v), value, g.sqrt(self.v))
+        if g.value(value) is not None:
+            value = g.select(g.eq(self.mu, self.mu), value, self.mu)
+        usable = g.le(g.const(0), self.v)
+        return g.select(usable, value, g.sqrt(g.select(usable, g.const(1), self.v)))
 
     # --- values ------------------------------------------------------------------
     def apply(self, value: Value) -> int:
@@ -166,8 +167,13 @@ class FunctionWriter:
     def gauss(self, z: int) -> Value:
         """exp(-z²/2)."""
         g = self.g
-        size = g.abs(g.nodes[z].args[0] if g.nodes[z].kind == "neg" else z)
-        return self.exp(g.mul(g.mul(size, size), g.const(-0.5)), decays=True)
+        z = g.nodes[z].args[0] if g.nodes[z].kind == "neg" else z
+        return self.exp(g.mul(g.mul(z, z), g.const(-0.5)), decays=True)
+
+    def size(self, z: int, negative: int) -> int:
+        """|z|; for PyTorch in a form that autograd differentiates at 0 as well."""
+        g = self.g
+        return g.abs(z) if self.precision.scaled else g.select(negative, g.neg(z), z)
 
     def mills(self, t: int) -> int:
         """J_0(t)/sqrt(2 pi), t >= 0."""
@@ -180,24 +186,24 @@ class FunctionWriter:
     def normal_cdf(self, z: int, *, mirrored: bool = False) -> Value:
         """Phi(z), or Phi(-z)."""
         g = self.g
-        lower = self.times(self.gauss(z), Value(self.mills(g.abs(z))))
-        upper = Value(g.sub(g.const(1), self.apply(lower)))
         negative = g.lt(z, g.const(0))
+        lower = self.times(self.gauss(z), Value(self.mills(self.size(z, negative))))
+        upper = Value(g.sub(g.const(1), self.apply(lower)))
         return self.either(negative, upper, lower) if mirrored else self.either(negative, lower, upper)
 
     def tilted_normal_cdf(self, exponent: int, decay: Value, z: int) -> int:
         """exp(exponent)·Phi(z), with ``decay`` = exp(exponent - z²/2)."""
         g, zero = self.g, self.g.const(0)
-        upper = g.lt(zero, z)
-        tail = self.apply(self.times(decay, Value(self.mills(g.abs(z)))))
-        whole = self.apply(self.exp(g.select(upper, exponent, zero)))
-        return g.select(upper, g.sub(whole, tail), tail)
+        negative = g.lt(z, zero)
+        tail = self.apply(self.times(decay, Value(self.mills(self.size(z, negative)))))
+        whole = self.apply(self.exp(g.select(negative, zero, exponent)))
+        return g.select(negative, tail, g.sub(whole, tail))
 
     def logistic(self, z: int, *, mirrored: bool = False) -> Value:
         """S(z), or S(-z)."""
         g, one = self.g, self.g.const(1)
-        e = self.exp(g.neg(g.abs(z)), decays=True)
-        bottom = g.recip(g.add(self.apply(e), one))
         negative = g.lt(z, g.const(0))
+        e = self.exp(g.neg(self.size(z, negative)), decays=True)
+        bottom = g.recip(g.add(self.apply(e), one))
         lower, upper = self.times(e, Value(bottom)), Value(bottom)
         return self.either(negative, upper, lower) if mirrored else self.either(negative, lower, upper)

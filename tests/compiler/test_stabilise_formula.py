@@ -1,0 +1,273 @@
+"""Formula and Fitted variants: graphs mean what the rule says, and their float32 programs are accurate everywhere."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+import sympy as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from momentgen.compiler.ablate import Calibration, choose
+from momentgen.compiler.derive import derive
+from momentgen.compiler.derive.proof import function
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.lower import lower
+from momentgen.compiler.points import edge_points, wide_points
+from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.stabilise.formula import stable_variants
+from momentgen.compiler.stabilise.rewrite import write
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.errors import BuildError
+from momentgen.rule import Accuracy, Fitted, Formula, Phi, Rule, S, ScaleMixture, a, load_rules, mu, phi, sigma, v, x
+
+RULES = {rule.name: rule for rule in load_rules(Path(__file__).parents[2] / "rules")}
+PAPER = ["ap1", "ap2a", "ap2b", "pea", "practical", "large_variance"]
+F32 = npt.NDArray[np.float32]
+
+
+@lru_cache
+def variants(rule: str) -> dict[str, Stable]:
+    return {stable.variant: stable for stable in stable_variants(derive(RULES[rule]))}
+
+
+def paper(name: str) -> Stable:
+    return variants("logistic_transform")[name]
+
+
+def by_the_book(mean: sp.Expr, var: sp.Expr, point: tuple[float, float]) -> dict[str, mpmath.mpf]:
+    """The formula as the rule writes it, and its derivatives, with digits to spare."""
+    exprs = {"mean": mean, "var": var}
+    for name, expr in (("mean", mean), ("var", var)):
+        exprs |= {f"d{name}_dmu": sp.diff(expr, mu), f"d{name}_dvar": sp.diff(expr, v)}
+    with mpmath.workdps(80):
+        at = [mpmath.mpf(value) for value in point]
+        return {name: mpmath.mpf(function(expr, [mu, v])(*at)) for name, expr in exprs.items()}
+
+
+def points(n: int, seed: int = 3) -> tuple[F32, F32]:
+    rng = np.random.default_rng(seed)
+    var = np.exp2(rng.uniform(-6, 9, n))
+    return (rng.normal(0, 2, n) * np.sqrt(1 + var)).astype(np.float32), var.astype(np.float32)
+
+
+def run(graph: Graph, mean: F32, var: F32, *, double: bool) -> dict[str, F32]:
+    kinds = {"input", "param", "exp_factor", "lt", "le", "eq", "and", "or", "not"}
+    carried = frozenset(i for i in graph.live() if graph.nodes[i].kind not in kinds) if double else frozenset()
+    return dict(compile_program(lower(graph, "test", carried, {}))({"mean": mean, "var": var}, {}))
+
+
+# --- what the graphs mean ------------------------------------------------------------
+@pytest.mark.parametrize("name", PAPER)
+def test_graphs_and_exact_values_equal_the_formula(name: str) -> None:
+    stable, formula = paper(name), RULES["logistic_transform"].variants[name]
+    assert isinstance(formula, Formula)
+    mean, var = points(25)
+    exact = stable.truth(mean, var, {})
+    scales = stable.measure.scales(mean, var)  # type: ignore[attr-defined]
+    for i, point in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        book = by_the_book(formula.mean, formula.var, point)
+        if book["var"] < 0:
+            book |= dict.fromkeys(("var", "dvar_dmu", "dvar_dvar"), mpmath.mpf(0))
+        at = dict(zip(("mean", "var"), point, strict=True))
+        with mpmath.workdps(40):
+            found = [
+                evaluate_mpmath(forward, at) | evaluate_mpmath(partials, at)
+                for forward, partials in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
+            ]
+        for output, value in book.items():
+            size = max(float(scales[output][i]), 1e-300)
+            assert abs(found[0][output] - value) <= 1e-8 * size, (output, point)
+            assert abs(found[1][output] - value) <= 1e-14 * size, (output, point)
+            assert abs(exact[output][i] - value) <= 1e-15 * abs(value) + 1e-60, (output, point)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_float64_graphs_are_accurate_in_float64(name: str) -> None:
+    stable = paper(name)
+    mean, var = points(400)
+    exact, scales = stable.truth(mean, var, {}), stable.measure.scales(mean, var)  # type: ignore[attr-defined]
+    for graph in (stable.forward64, stable.partials64):
+        values = evaluate_float64(graph, {"mean": mean, "var": var})
+        for output, index in graph.outputs.items():
+            error = np.abs(values[index] - exact[output])
+            assert np.all(error <= 2e-14 * np.maximum(scales[output], 1e-250)), output
+
+
+def test_partials_of_pea_have_no_term_in_the_density() -> None:
+    formula = RULES["logistic_transform"].variants["pea"]
+    assert isinstance(formula, Formula)
+    written = write(formula.mean, formula.var)
+    assert not any(written.plain(name).has(phi) for name in PARTIALS)
+
+
+@given(st.sampled_from([Phi, S]), st.sampled_from([Phi, S]), st.integers(1, 3), st.integers(-2, 2))
+@settings(max_examples=10, deadline=None)
+def test_rewriting_keeps_the_value(f: type, g: type, n: int, shift: int) -> None:
+    mean = f((mu + shift) / sp.sqrt(v + n))
+    var = mean * (1 - mean) * g(mu / sp.sqrt(n * v + 1)) + v * (1 - g(a)) ** 2
+    written = write(mean, var)
+    book = by_the_book(mean, var, (0.625, 1.5))
+    for output, value in book.items():
+        with mpmath.workdps(60):
+            rewritten = function(written.plain(output), [mu, v])(mpmath.mpf("0.625"), mpmath.mpf("1.5"))
+            assert mpmath.almosteq(rewritten, value, 1e-30)
+
+
+# --- float32 programs ------------------------------------------------------------------
+@pytest.mark.parametrize("name", PAPER)
+def test_ablation_reaches_the_aim(name: str) -> None:
+    stable = paper(name)
+    rng = np.random.default_rng(5)
+    var = np.exp2(rng.uniform(-30, 30, 600))
+    mean = np.concatenate([rng.uniform(-14, 14, 400) * np.sqrt(var[:400] + 1), rng.uniform(-80, 80, 200)])
+    inputs = {"mean": mean.astype(np.float32), "var": var.astype(np.float32)}
+    exact = stable.truth(inputs["mean"], inputs["var"], {})
+
+    def error(output: str, computed: F32) -> float:
+        return float(stable.measure(output, computed, exact[output], inputs["mean"], inputs["var"]).max())
+
+    for graph in (stable.forward, stable.partials):
+        choice = choose(graph, name, [Calibration(inputs, {}, {}, error)], stable.aim)
+        assert max(choice.error.values()) <= stable.aim
+        assert max(choice.all_double.values()) < 3.0
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("name", PAPER)
+def test_finite_input_gives_finite_output_and_no_negative_variance(name: str, double: bool) -> None:
+    stable = paper(name)
+    wide, edges = wide_points(20_000, 1), edge_points()
+    mean, var = np.concatenate([wide[0], edges[0]]), np.concatenate([wide[1], edges[1]])
+    result = run(stable.forward, mean, var, double=double) | run(stable.partials, mean, var, double=double)
+    for output in (*OUTPUTS, *PARTIALS):
+        assert np.isfinite(result[output]).all(), output
+    assert np.all(result["var"] >= 0)
+    assert np.all((result["mean"] >= 0) & (result["mean"] <= 1.0000002))
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_nan_or_negative_variance_gives_nan(name: str) -> None:
+    mean, var = np.float32([np.nan, 0.5, 0.5, np.nan]), np.float32([1.0, np.nan, -1e-30, 0.0])
+    for graph in (paper(name).forward, paper(name).partials):
+        for output, values in run(graph, mean, var, double=False).items():
+            assert np.isnan(values).all(), output
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_certain_input_gives_the_limits(name: str) -> None:
+    stable, formula = paper(name), RULES["logistic_transform"].variants[name]
+    assert isinstance(formula, Formula)
+    mean = np.float32([-40.0, -3.0, -0.25, 0.25, 2.0, 11.0])
+    var = np.zeros_like(mean)
+    exact = stable.truth(mean, var, {})
+    for i, value in enumerate(mean.tolist()):
+        book = by_the_book(formula.mean, formula.var, (value, 1e-70))
+        assert abs(book["mean"] - exact["mean"][i]) <= 1e-14 * book["mean"]
+    for graph in (stable.forward, stable.partials):
+        for output, computed in run(graph, mean, var, double=True).items():
+            assert stable.measure(output, computed, exact[output], mean, var).max() <= stable.goal, output
+
+
+def test_a_negative_formula_is_taken_as_zero_with_its_partials() -> None:
+    stable = paper("large_variance")
+    where = stable.facts["negative"]
+    assert where["lowest"] < -0.003
+    mean, var = np.float32([1.75, 1.75]), np.float32([0.001, 4.0])
+    exact = stable.truth(mean, var, {})
+    computed = run(stable.forward, mean, var, double=True) | run(stable.partials, mean, var, double=True)
+    for output in ("var", "dvar_dmu", "dvar_dvar"):
+        assert computed[output][0] == exact[output][0] == 0.0
+        assert computed[output][1] != 0.0
+
+
+def test_variances_of_the_practical_kind_need_no_floor() -> None:
+    for name in ("ap2a", "ap2b", "pea", "practical"):
+        assert "negative" not in paper(name).facts
+
+
+def test_tails_are_relatively_accurate() -> None:
+    mean = np.float32([-30.0, -60.0, -80.0])
+    for name in ("ap1", "ap2b", "pea"):
+        stable = paper(name)
+        var = np.full_like(mean, 1.0 if name == "pea" else 0.5)
+        exact = stable.truth(mean, var, {})["mean"]
+        computed = run(stable.forward, mean, var, double=True)["mean"]
+        assert np.all(np.abs(computed - exact) <= 2.0**-22 * exact), name
+
+
+def test_stable_variants_survive_pickling() -> None:
+    stable = paper("pea")
+    truth, measure = pickle.loads(pickle.dumps((stable.truth, stable.measure)))
+    mean, var = points(3)
+    exact = truth(mean, var, {})
+    assert exact["mean"].tolist() == stable.truth(mean, var, {})["mean"].tolist()
+    assert measure("mean", exact["mean"].astype(np.float32), exact["mean"], mean, var).max() <= 0.5
+
+
+# --- fitted ------------------------------------------------------------------------------
+def test_fitted_leaky_relu_has_the_optimum_of_the_maximal_divergence() -> None:
+    facts = variants("leaky_relu")["fitted"].facts
+    assert facts["t"] == pytest.approx(0.375759, abs=2e-6)
+    assert facts["objective"] == "max_kl"
+    assert facts["objective_reached"] == pytest.approx(0.0334471, abs=2e-7)
+
+
+@pytest.mark.parametrize("rule", ["relu", "leaky_relu"])
+def test_fitted_variance_is_the_family_at_the_fitted_number(rule: str) -> None:
+    stable = variants(rule)["fitted"]
+    slope = stable.settings[0].get("negative_slope", 0.0)
+    mean, var = points(10)
+    with mpmath.workdps(40):
+        for m, w in zip(mean.tolist(), var.tolist(), strict=True):
+            al, t = mpmath.mpf(slope), mpmath.mpf(repr(stable.facts["t"]))
+            expected = w * (al**2 + (1 - al**2) / (1 + mpmath.exp(-m / mpmath.sqrt(w) / t)))
+            found = evaluate_mpmath(stable.forward64, {"mean": m, "var": w, **stable.settings[0]})
+            assert mpmath.almosteq(found["var"], expected, 1e-15)
+            exact = stable.truth(np.float32([m]), np.float32([w]), stable.settings[0])
+            assert mpmath.almosteq(found["mean"], mpmath.mpf(float(exact["mean"][0])), 1e-14)
+
+
+def test_a_fitted_variant_takes_what_the_exact_mean_needs() -> None:
+    stable = variants("leaky_relu")["fitted"]
+    assert stable.unit == "ulp"
+    assert len(stable.scalars(stable.settings[0])) > 0
+    assert stable.forward.params == stable.partials.params
+
+
+# --- errors ------------------------------------------------------------------------------
+def _rule(**changes: object) -> Rule:
+    mixture = ScaleMixture(of="logistic", terms=7, sup_error=2e-8)
+    base = Rule("some", f=S(x), surrogate=mixture, accuracy=Accuracy(mean_abs=1e-6))
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_a_function_outside_the_vocabulary_is_named() -> None:
+    rule = _rule(variants={"odd": Formula(mean=sp.sin(mu), var=v)})
+    with pytest.raises(BuildError, match=r"rule some, stage stabilise: variant odd: expected sums, products.*sin"):
+        stable_variants(derive(rule))
+
+
+def test_a_fitted_variant_without_an_exact_mean_is_refused() -> None:
+    t = sp.Symbol("t", positive=True)
+    rule = _rule(variants={"fit": Fitted(var=v * S(mu / t), free={"t": (0.1, 1.0)})})
+    with pytest.raises(BuildError, match="variant fit: a fit over a = mu/sigma needs an exact variance"):
+        stable_variants(derive(rule))
+
+
+def test_a_formula_with_unbounded_factors_is_accurate_in_the_tail() -> None:
+    mean = mu * Phi(a) + sigma * phi(a)
+    rule = _rule(variants={"plain": Formula(mean=mean, var=v * Phi(a))})
+    (stable,) = stable_variants(derive(rule))
+    at = np.float32([-4e15, 3.0]), np.float32([1e30, 4.0])
+    exact = stable.truth(*at, {})
+    computed = run(stable.forward, *at, double=True)
+    for output in OUTPUTS:
+        assert stable.measure(output, computed[output], exact[output], *at).max() <= stable.goal
