@@ -270,7 +270,7 @@ class Translator:
         """The node of z or of -z, whichever has the leading sign, and whether it is that of -z."""
         mirrored = bool(z.could_extract_minus_sign())
         z = -z if mirrored else z
-        if any(factor == v**sp.Rational(-1, 2) for factor in sp.Mul.make_args(z)):
+        if any(factor == v ** sp.Rational(-1, 2) for factor in sp.Mul.make_args(z)):
             z = sp.expand(z)  # (mu + c·v)/sigma as mu/sigma + c·sigma, which overflows nowhere
         return self.node(z), mirrored
 
