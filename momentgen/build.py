@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.output import Finding, Manifest, Output, VariantSummary, compiler_digest, sha256
-from momentgen.rule_files import load_rule_sources
+from momentgen.rule_files import evidence_path, load_rule_sources
 
 __all__ = ["BuildResult", "Reporter", "RuleResult", "build", "check", "default_output"]
 
@@ -215,7 +215,7 @@ def _sources(rules: Path, only: str | None) -> tuple[dict[str, _Source], list[st
     """All rules by name, sorted, and the names of those to look at."""
     if rules.is_file():
         raise RuleError(str(rules), "expected a directory of rules; build one of them with --only NAME")
-    sources = {name: _Source(name, Path(path), digest) for name, path, digest in load_rule_sources(rules)}
+    sources = {source.name: _Source(source.name, source.path, source.inputs) for source in load_rule_sources(rules)}
     sources = dict(sorted(sources.items()))
     if only is None:
         return sources, list(sources)
@@ -258,13 +258,15 @@ class _Done:
 
 def _compile(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
     """The compiler proper; imported here because it takes a second."""
+    from momentgen.compiler.evidence import read_evidence
     from momentgen.compiler.pipeline import compile_rule
     from momentgen.rule import load_rules
 
     progress("rule")
     for candidate in load_rules(path):
         if candidate.name == rule:
-            compiled: Compiled = compile_rule(candidate, progress=progress)
+            evidence = read_evidence(evidence_path(path), rule)
+            compiled: Compiled = compile_rule(candidate, progress=progress, evidence=evidence)
             return compiled
     raise RuleError(rule, f"expected {path.name} to define a rule of this name")
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -23,6 +23,9 @@ from rich.table import Table
 from momentgen import __version__
 from momentgen.build import BuildResult, Reporter, RuleResult
 from momentgen.errors import MomentgenError
+
+if TYPE_CHECKING:
+    from momentgen.exhaustive import VariantRun
 
 __all__ = ["app", "main"]
 
@@ -102,6 +105,100 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
         line = f"{finding.kind:8}{where}/{finding.path}: {finding.cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     _fail(f"{where} is not what `momentgen build {rules}` would write ({len(findings)} finding(s))")
+
+
+@app.command()
+def exhaust(
+    rules: Annotated[Path, typer.Argument(metavar="RULES", help="Directory of rule files.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Package they were built to; by default `generated` beside RULES.", show_default=False),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Run this rule alone.", show_default=False)] = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="V", help="Run this variant alone.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PARAMETER=VALUE", help="Instead of a default; repeatable.", show_default=False),
+    ] = None,
+    stride: Annotated[
+        int, typer.Option(min=1, max=1 << 24, help="Take every N-th input: a quick look that leaves no evidence.")
+    ] = 1,
+) -> None:
+    """Run built rules over all 2^32 float32 means at variance 1; write RULES/evidence/NAME.json."""
+    from momentgen.exhaustive import exhaust_rules
+
+    console = Console()
+    given = dict(_parameter(text) for text in settings or [])
+    with _Sweeps(console) as sweeps:
+        results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
+    console.print(sweeps.table)
+    for inputs in sorted({result.run.inputs for result in results}):
+        console.print(f"{inputs:,} means a variant, at a variance of 1", highlight=False)
+    if sweeps.over:
+        _fail(f"over the goal: {', '.join(sweeps.over)}")
+    if stride == 1:
+        console.print(f"wrote {_short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
+
+
+def _parameter(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
+
+
+class _Sweeps:
+    """A bar a variant over its inputs, and a table of what was found; implements ``exhaustive.Reporter``."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._each = console, 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f} %"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: tuple[str, TaskID] | None = None
+        self.table = Table("rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False)
+        self.over: list[str] = []
+
+    def __enter__(self) -> _Sweeps:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def planned(self, variants: int, inputs: int) -> None:
+        self._each = inputs
+
+    def skipped(self, rule: str) -> None:
+        self._console.print(f"{rule}: no core in one variable certified in ulp; skipped", markup=False)
+
+    def inputs(self, rule: str, variant: str, done: int) -> None:
+        name = f"{rule} {variant}"
+        if self._task is None or self._task[0] != name:
+            self._task = (name, self._progress.add_task(escape(name), total=self._each))
+        self._progress.update(self._task[1], completed=done)
+
+    def finished(self, result: VariantRun) -> None:
+        errors = {name: output.ulp for name, output in result.run.outputs.items()}
+        if not self.table.rows:
+            for name in errors:
+                self.table.add_column(name, justify="right", overflow="fold")
+        self.table.add_row(result.rule, result.variant, *(f"{error:.3f}" for error in errors.values()))
+        self.over += [f"{result.rule} {result.variant} {name}" for name, e in errors.items() if e > result.goal]
+        if not self._console.is_terminal:
+            shown = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
+            self._console.print(f"{result.rule} {result.variant}: {shown} ulp", markup=False, soft_wrap=True)
 
 
 class _Display(Reporter):

@@ -80,7 +80,7 @@ class Manifest:
 
     Attributes:
         rule: name of the rule.
-        source: SHA-256 of the rule file.
+        source: SHA-256 of the rule file, its evidence included where there is any.
         compiler: :func:`compiler_digest` of the compiler that built it.
         files: SHA-256 of each other file of the directory, by name.
         variants: for the closing table.
@@ -177,7 +177,7 @@ class Output:
             return [Finding("touched", f"{rule}/{_MANIFEST}", "it is not as the build wrote it")]
         found = []
         if manifest.source != source:
-            found.append(Finding("stale", rule, "the rule file has changed since"))
+            found.append(Finding("stale", rule, "the rule file or its evidence has changed since"))
         if manifest.compiler != compiler:
             found.append(Finding("stale", rule, "it was built by another state of the compiler"))
         for name, digest in manifest.files.items():

@@ -13,15 +13,33 @@ from typing import NamedTuple
 
 from momentgen.errors import RuleError
 
-__all__ = ["RuleSource", "check_name", "load_rule_sources"]
+__all__ = ["RuleSource", "check_name", "evidence_path", "load_rule_sources"]
 
 
 class RuleSource(NamedTuple):
-    """A rule file: the name it must define, where it lies, the SHA-256 of its bytes (hex)."""
+    """A rule file: the name it must define, where it lies, the SHA-256 of its bytes and of its evidence's (hex).
+
+    ``evidence`` is empty where there is none.
+    """
 
     name: str
     path: Path
     sha256: str
+    evidence: str = ""
+
+    @property
+    def inputs(self) -> str:
+        """Digest of all that the rule's author and its evidence put into a build."""
+        return hashlib.sha256(f"{self.sha256} {self.evidence}".encode()).hexdigest() if self.evidence else self.sha256
+
+
+def evidence_path(rule: Path) -> Path:
+    """Where the evidence of a rule file lies, if there is any: what exhaustive runs found, beside the rules.
+
+    >>> evidence_path(Path("rules/relu.py")).as_posix()
+    'rules/evidence/relu.json'
+    """
+    return rule.parent / "evidence" / f"{rule.stem}.json"
 
 
 def check_name(name: object, where: str) -> None:
@@ -57,9 +75,13 @@ def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
     sources = []
     for file in files:
         check_name(file.stem, str(file))
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise RuleError(str(file), f"cannot be read: {error.strerror or error}") from error
-        sources.append(RuleSource(file.stem, file, hashlib.sha256(data).hexdigest()))
+        evidence = evidence_path(file)
+        sources.append(RuleSource(file.stem, file, _sha256(file), _sha256(evidence) if evidence.is_file() else ""))
     return tuple(sources)
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise RuleError(str(file), f"cannot be read: {error.strerror or error}") from error

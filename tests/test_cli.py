@@ -77,7 +77,7 @@ def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
     assert command(monkeypatch, "build", "rules", "--check") == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
-        "stale   generated/abs: the rule file has changed since",
+        "stale   generated/abs: the rule file or its evidence has changed since",
         "touched generated/relu/exact.c: it is not as the build wrote it",
         "missing generated/relu/exact.json: the build wrote it, it is gone",
         "orphan  generated/gelu: no rule produces it",

@@ -19,18 +19,18 @@ import numpy.typing as npt
 from momentgen.compiler.emit import render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.evidence import Run
 from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel, find_compiler
 from momentgen.compiler.points import Points, edge_points, in_domain, near_points, neighbours, wide_points
 from momentgen.compiler.program import Program
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ulp import LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
+from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.errors import BuildError
 
 __all__ = ["Bound", "Runner", "check_promises", "kernel_params", "measure"]
 
 F32 = npt.NDArray[np.float32]
-_EDGES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
 
 
 def kernel_params(program: Program, setting: Mapping[str, float], scalars: Sequence[float] = ()) -> dict[str, float]:
@@ -87,7 +87,7 @@ class Bound:
     at: dict[str, float] = field(default_factory=dict)
     ulp: float = 0.0
     absolute_below_normal: float = 0.0
-    histogram: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
+    histogram: list[int] = field(default_factory=lambda: [0] * len(EDGE_LABELS))
 
     def update(
         self, error: npt.NDArray[np.float64], computed: F32, exact: npt.NDArray[np.float64], at: Points, setting: Mapping[str, float]
@@ -103,8 +103,17 @@ class Bound:
         if small.any():
             gap = np.abs(computed[small].astype(np.float64) - exact[small])
             self.absolute_below_normal = max(self.absolute_below_normal, float(np.max(gap)))
-        counts, _ = np.histogram(ulp[is_normal(exact)], bins=[0.0, *_EDGES, np.inf])
+        counts, _ = np.histogram(ulp[is_normal(exact)], bins=[0.0, *EDGES, np.inf])
         self.histogram = [a + int(b) for a, b in zip(self.histogram, counts, strict=True)]
+
+    def take_in(self, run: Run, name: str) -> None:
+        """Take in an exhaustive run of this program: its maximum, and what its reference may have been off by."""
+        found = run.outputs[name]
+        error = found.ulp + run.reference_error_ulp
+        self.ulp = max(self.ulp, error)
+        self.absolute_below_normal = max(self.absolute_below_normal, found.absolute_below_normal)
+        if error > self.error:
+            self.error, self.at = error, {"mean": found.mean, "var": run.var, **run.setting}
 
     def as_data(self, unit: str) -> dict[str, Any]:
         """For the certificate; errors rounded up to four digits."""
@@ -112,7 +121,7 @@ class Bound:
         if unit != "ulp":
             data["ulp"] = _up(self.ulp)
         data["absolute_below_normal"] = _up(self.absolute_below_normal)
-        data["histogram_ulp"] = dict(zip([*(f"<= {e:g}" for e in _EDGES), f"> {_EDGES[-1]:g}"], self.histogram, strict=True))
+        data["histogram_ulp"] = dict(zip(EDGE_LABELS, self.histogram, strict=True))
         return data
 
 
@@ -125,9 +134,15 @@ def _up(value: float) -> float:
 
 
 def measure(
-    stable: Stable, runner: Runner, params_of: Callable[[Mapping[str, float]], Mapping[str, float]], *, points: int, seed: int
+    stable: Stable,
+    runner: Runner,
+    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
+    *,
+    points: int,
+    seed: int,
+    known: Points,
 ) -> tuple[dict[str, Bound], int]:
-    """Errors of all six outputs over the whole domain.
+    """Errors of all six outputs over the whole domain, the points ``known`` to be bad included.
 
     Returns:
         The bounds, and how many points they come from.
@@ -136,7 +151,7 @@ def measure(
     count = 0
     for setting in stable.settings:
         params = params_of(setting)
-        groups = [wide_points(points, seed), edge_points(), near_points(stable.focus(setting), points // 4, seed)]
+        groups = [known, wide_points(points, seed), edge_points(), near_points(stable.focus(setting), points // 4, seed)]
         batch = np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
         for round_ in range(2):
             usable = in_domain(*batch)

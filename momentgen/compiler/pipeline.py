@@ -23,6 +23,7 @@ from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.emit import Header, render_c, render_triton
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
+from momentgen.compiler.evidence import Evidence, Run, program_digest
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import DOMAIN, calibration_points, near_points, seed_of
@@ -68,14 +69,18 @@ class _Compiled:
     bounds: Mapping[str, Bound]
     points: int
     promises: int
+    exhaustive: tuple[Run, ...]
 
 
-def compile_rule(rule: Rule, *, progress: Progress = lambda stage: None) -> CompiledRule:
+def compile_rule(
+    rule: Rule, *, progress: Progress = lambda stage: None, evidence: Evidence | None = None
+) -> CompiledRule:
     """Derive, stabilise, lower, certify and emit ``rule``.
 
     Args:
         rule: a checked rule.
         progress: called with the name of each stage as it begins.
+        evidence: what exhaustive runs found, if there were any.
 
     Raises:
         BuildError: naming the rule, the stage and the cause.
@@ -87,7 +92,7 @@ def compile_rule(rule: Rule, *, progress: Progress = lambda stage: None) -> Comp
     summaries: list[VariantSummary] = []
     stables = stabilise(derivation)
     for stable in stables:
-        compiled = _compile_variant(rule, stable, progress)
+        compiled = _compile_variant(rule, stable, progress, evidence or Evidence(rule.name))
         progress(f"emit {stable.variant}")
         header = _header(rule, derivation, compiled)
         programs = (compiled.forward, compiled.backward)
@@ -103,7 +108,7 @@ def compile_rule(rule: Rule, *, progress: Progress = lambda stage: None) -> Comp
     return CompiledRule(rule.name, files, tuple(summaries))
 
 
-def _compile_variant(rule: Rule, stable: Stable, progress: Progress) -> _Compiled:
+def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> _Compiled:
     """Lower with a falling aim until the certified error is within the goal."""
     seed = seed_of(rule.name, stable.variant)
     aim = stable.aim
@@ -129,14 +134,20 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress) -> _Compile
         def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
             return kernel_params(program, setting, stable.scalars(setting))
 
-        bounds, points = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name))
+        known = evidence.worst_points(stable.variant)
+        bounds, points = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name), known=known)
         worst = max(bound.error for bound in bounds.values())
         if worst <= stable.goal:
             checked = 0
             for setting in stable.settings:
                 f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit == "ulp" else 1.0
                 checked += check_promises(rule.name, runner, params_of(setting), f, ulps=ulps, seed=seed)
-            return _Compiled(stable, programs["forward"], programs["backward"], choices, bounds, points, checked)
+            both = (programs["forward"], programs["backward"])
+            runs = evidence.of(stable.variant, program_digest(render_c(both, Header(rule.name, stable.variant, "", {}, {}))))
+            for run in runs:
+                for name, bound in bounds.items():
+                    bound.take_in(run, name)
+            return _Compiled(stable, *both, choices, bounds, points, checked, runs)
         aim *= 0.85 * stable.goal / worst if worst < 4 * stable.goal else 0.5
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}
@@ -231,7 +242,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
             "truth": "rigorous ball arithmetic or quadrature, rounded to float64",
             "points": compiled.points,
             "settings": list(stable.settings),
-            "univariate": "sampled",
+            "univariate": "; ".join(f"exhaustive: {run.covers}" for run in compiled.exhaustive) or "sampled",
             "promises": {
                 "points": compiled.promises,
                 "checked": [
@@ -242,6 +253,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
                 ],
             },
         },
+        "exhaustive": [run.summary() for run in compiled.exhaustive],
         "approximations": [_fit_data(fit) for fit in stable.fits],
         "facts": dict(stable.facts),
         "operations": {p.name.rsplit("_", 1)[1]: p.count() for p in (compiled.forward, compiled.backward)},

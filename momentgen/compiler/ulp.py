@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST", "SMALLEST_NORMAL", "is_normal", "to_float64", "ulp_error", "unit"]
+__all__ = ["EDGES", "EDGE_LABELS", "LARGEST", "SMALLEST_NORMAL", "is_normal", "to_float64", "ulp_error", "unit"]
 
 Array = npt.NDArray[np.float64]
 
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST_NORMAL = 2.0**-126
+#: edges of the histograms of errors in ulp, and what their bins are called; the last bin is open
+EDGES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
+EDGE_LABELS = (*(f"<= {edge:g}" for edge in EDGES), f"> {EDGES[-1]:g}")
 
 
 def to_float64(mantissa: Array, exponent: npt.NDArray[np.int64]) -> Array:

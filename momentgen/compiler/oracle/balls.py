@@ -110,9 +110,9 @@ class BallFunction:
                     return balls
                 bits *= 2
                 if bits > _MAX_BITS:
-                    at = ", ".join(f"{n} = {v!r}" for n, v in zip(self.names, values, strict=True))
+                    at = ", ".join(f"{n} = {_shown(v)}" for n, v in zip(self.names, values, strict=True))
                     outcome = zip(self.exprs, balls, strict=True)
-                    bad = [str(e) for e, ball in outcome if not _good(ball, relative_bits, floor_bits)]
+                    bad = [f"{_short(e)} = {b.str(8)}" for e, b in outcome if not _good(b, relative_bits, floor_bits)]
                     raise ArithmeticError(f"{_MAX_BITS} bits do not determine {', '.join(bad)} at {at}")
         finally:
             ctx.prec = precision
@@ -184,6 +184,16 @@ def _prepare(
             raise ValueError(f"expected finite numbers for {name}")
     shape = arrays[0].shape if arrays else ()
     return function, list(zip(*(array.ravel().tolist() for array in arrays), strict=True)), shape
+
+
+def _shown(value: float | arb) -> str:
+    """A number in a message: a ball of 65,536 bits has 20,000 digits."""
+    return value.str(17) if isinstance(value, arb) else repr(value)
+
+
+def _short(expr: Expr) -> str:
+    text = str(expr)
+    return text if len(text) <= 80 else f"{text[:80]} ..."
 
 
 def _good(ball: arb, relative_bits: int, floor_bits: int | None) -> bool:

@@ -1,0 +1,158 @@
+"""Evidence: what exhaustive runs over all float32 means have found, kept as data beside the rules.
+
+``momentgen exhaust`` writes ``rules/evidence/NAME.json``; a build reads it.  A run speaks for one program: its
+digest is that of the emitted C without comments and layout.  Where it is the program that was compiled, the
+certificate says so and takes in the maxima; in any case the worst inputs are measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from momentgen.compiler.points import Points
+from momentgen.errors import RuleError
+
+__all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", "read_evidence"]
+
+ALL_INPUTS = 1 << 32
+
+
+def program_digest(c_source: str) -> str:
+    r"""SHA-256 of C without its comments and layout: the same for the same program.
+
+    >>> program_digest("// one\nint  x; /* two */") == program_digest("int x;")
+    True
+    """
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", c_source, flags=re.DOTALL)
+    return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class OutputEvidence:
+    """One output over all means.
+
+    Attributes:
+        ulp: the largest error where the exact value is a normal number, measured against balls.
+        mean: the input that has it.
+        exact: the exact output there, in float64.
+        histogram_ulp: inputs by error, by the reference.
+        absolute_below_normal: largest absolute error where the exact value is below the normal range.
+        ulp_subnormal_mean: as ``ulp``, over subnormal means, which no certificate covers.
+        worst: the worst inputs, with their errors in ulp.
+    """
+
+    ulp: float
+    mean: float
+    exact: float
+    histogram_ulp: Mapping[str, int]
+    absolute_below_normal: float
+    ulp_subnormal_mean: float
+    worst: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One program over all float32 means.
+
+    Attributes:
+        program: :func:`program_digest` of its C.
+        setting: values of the rule's parameters.
+        var: variance of the input.
+        inputs: how many means were run; 2^32 are all.
+        nan_inputs: how many of them were NaN; each gave NaN in all outputs.
+        reference_error_ulp: largest error of the fast reference found, over ``reference_points``.
+        limits: outputs at infinite means.
+        outputs: by name.
+    """
+
+    program: str
+    setting: Mapping[str, float]
+    var: float
+    inputs: int
+    nan_inputs: int
+    reference_error_ulp: float
+    reference_points: int
+    limits: Mapping[str, Mapping[str, str]]
+    outputs: Mapping[str, OutputEvidence]
+
+    @property
+    def covers(self) -> str:
+        """In words, for the certificate."""
+        at = ", ".join(f"{name} = {value:g}" for name, value in {"var": self.var, **self.setting}.items())
+        return f"all 2^32 means at {at}"
+
+    def summary(self) -> dict[str, Any]:
+        """For the certificate: without the list of worst inputs."""
+        data = asdict(self)
+        del data["program"]
+        for output in data["outputs"].values():
+            del output["worst"]
+        return data
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs of one rule, by variant."""
+
+    rule: str
+    variants: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
+
+    def of(self, variant: str, program: str) -> tuple[Run, ...]:
+        """Runs over all means of the program with this digest."""
+        return tuple(r for r in self.variants.get(variant, ()) if r.program == program and r.inputs == ALL_INPUTS)
+
+    def worst_points(self, variant: str) -> Points:
+        """The worst inputs known of a variant, whichever program they were found in."""
+        found = {
+            (mean, run.var)
+            for run in self.variants.get(variant, ())
+            for output in run.outputs.values()
+            for mean, _ in output.worst
+        }
+        array = np.array(sorted(found), np.float32).reshape(-1, 2)
+        return np.ascontiguousarray(array[:, 0]), np.ascontiguousarray(array[:, 1])
+
+    def updated(self, variant: str, run: Run) -> Evidence:
+        """With a run added; it replaces those of another program or of the same setting."""
+        same = [r for r in self.variants.get(variant, ()) if r.program == run.program]
+        kept = [r for r in same if (r.setting, r.var) != (run.setting, run.var)]
+        runs = sorted([*kept, run], key=lambda r: sorted(r.setting.items()))
+        return Evidence(self.rule, dict(sorted({**self.variants, variant: tuple(runs)}.items())))
+
+    def to_json(self) -> str:
+        """The file's text; the same evidence gives the same bytes."""
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+
+def read_evidence(path: Path, rule: str) -> Evidence:
+    """The evidence of ``rule`` in the file ``path``; empty where there is no such file.
+
+    Raises:
+        RuleError: if the file is not evidence of this rule.
+    """
+    if not path.is_file():
+        return Evidence(rule)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["rule"] != rule:
+            raise ValueError(f"it speaks for the rule {data['rule']!r}")
+        return Evidence(rule, {name: tuple(map(_run, runs)) for name, runs in data["variants"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = f"{path.parent.name}/{path.name}: expected evidence as `momentgen exhaust` writes it, got {error!r}"
+        raise RuleError(rule, f"{cause}; remove the file and run the command again") from error
+
+
+def _run(data: Mapping[str, Any]) -> Run:
+    outputs = {
+        name: OutputEvidence(**{**output, "worst": tuple((float(m), float(u)) for m, u in output["worst"])})
+        for name, output in data["outputs"].items()
+    }
+    return Run(**{**data, "outputs": outputs})
