@@ -1,0 +1,175 @@
+"""The ops of ``momentgen.generated`` as tests take them: every rule and variant there is, and what is known of each f."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import momentgen.generated
+from momentgen.compiler.derive import derive
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
+from momentgen.compiler.ulp import SMALLEST_NORMAL, unit
+from momentgen.rule import Rule, load_rules
+from momentgen.runtime import Op
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Setting = Mapping[str, float]
+
+ROOT = Path(__file__).parents[1]
+NAMES = tuple(momentgen.generated.__all__)
+ALL = [(name, variant) for name in NAMES for variant in getattr(momentgen.generated, name).variants]
+#: the variants that are f's own moments, not an approximation with an error of its own
+FAITHFUL = [(name, variant) for name, variant in ALL if variant in ("exact", "tight")]
+
+#: of :func:`torch.Tensor` or arrays alike: f(x, **params)
+Function = Callable[..., F64]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What mathematics says of an activation f; None where it says nothing.
+
+    Attributes:
+        f: on float64 arrays, with the parameters by name.
+        lipschitz: |f(x) - f(y)| <= lipschitz·|x - y|, from the parameters.
+        low, high: infimum and supremum of f, from the parameters.
+        increasing, convex: as it says.
+        degree: f(cx) = c^degree·f(x) for c > 0.
+        even: f(-x) = f(x).
+        step: f(-x) = 1 - f(x), apart from x = 0.
+        absolute: where the accuracy asked for is absolute instead of in ulp.
+    """
+
+    f: Function
+    lipschitz: Callable[..., float] | None = lambda **_: 1.0
+    low: Callable[..., float] = lambda **_: 0.0
+    high: Callable[..., float] = lambda **_: math.inf
+    increasing: bool = True
+    convex: bool = False
+    degree: int | None = 1
+    even: bool = False
+    step: bool = False
+    absolute: float = 0.0
+
+
+def _leaky(x: F64, negative_slope: float) -> F64:
+    return np.where(x > 0, x, negative_slope * x)
+
+
+def _logistic(x: F64) -> F64:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+FACTS: dict[str, Facts] = {
+    "relu": Facts(lambda x: np.maximum(x, 0.0), convex=True),
+    "leaky_relu": Facts(_leaky, low=lambda negative_slope: 0.0 if negative_slope == 0 else -math.inf, convex=True),
+    "abs": Facts(np.abs, increasing=False, convex=True, even=True),
+    "heaviside": Facts(
+        lambda x: (x >= 0).astype(np.float64), lipschitz=None, high=lambda **_: 1.0, degree=0, step=True
+    ),
+    "logistic_transform": Facts(
+        _logistic, lipschitz=lambda **_: 0.25, high=lambda **_: 1.0, degree=None, step=True, absolute=3e-7
+    ),
+}
+
+
+def op_of(name: str) -> Op:
+    """The public op."""
+    op: Op = getattr(momentgen.generated, name)
+    return op
+
+
+def module_of(name: str, variant: str) -> ModuleType:
+    """The generated PyTorch module."""
+    return op_of(name)._kernels[variant].reference
+
+
+def source_of(name: str, variant: str, suffix: str) -> str:
+    """Text of a generated file, e.g. suffix ``.c`` or ``_triton.py``."""
+    return (ROOT / "generated" / name / f"{variant}{suffix}").read_text(encoding="utf-8")
+
+
+@functools.lru_cache
+def rules() -> Mapping[str, Rule]:
+    """All rules by name."""
+    return {rule.name: rule for rule in load_rules(ROOT / "rules")}
+
+
+@functools.lru_cache
+def stables(name: str) -> Mapping[str, Stable]:
+    """The stable form of each variant, with its exact values."""
+    return {stable.variant: stable for stable in stabilise(derive(rules()[name]))}
+
+
+def settings_of(name: str) -> list[dict[str, float]]:
+    """Parameters at the default, and each at both ends and in between."""
+    op = op_of(name)
+    default = {p.name: float(p.default or 0.0) for p in op.parameters}
+    settings = [default]
+    for p in op.parameters:
+        settings += [{**default, p.name: p.low + share * (p.high - p.low)} for share in (0.0, 0.37, 1.0)]
+    return settings
+
+
+def scalars_of(name: str, variant: str, setting: Setting) -> tuple[float, ...]:
+    """What the float32 kernels take after the tensors."""
+    return op_of(name)._kernels[variant].scalars(tuple(setting.values()))
+
+
+def six(name: str, variant: str, mean: F32, var: F32, setting: Setting, backend: str = "c") -> dict[str, F32]:
+    """Both outputs and all four partials, by one backend."""
+    op = op_of(name)
+    m, v = torch.from_numpy(np.ascontiguousarray(mean)), torch.from_numpy(np.ascontiguousarray(var))
+    one, zero = torch.ones_like(m), torch.zeros_like(m)
+    results = list(op.kernel("forward", variant=variant, backend=backend)(m, v, **setting))
+    pull = op.kernel("backward", variant=variant, backend=backend)
+    results += [*pull(m, v, one, zero, **setting), *pull(m, v, zero, one, **setting)]
+    return {key: value.numpy() for key, value in zip((*OUTPUTS, *PARTIALS), results, strict=True)}
+
+
+def goal_of(name: str, variant: str) -> float:
+    """The promise in ulp."""
+    return {"exact": 8.0, "tight": 2.0}[variant]
+
+
+def slack(name: str, variant: str, *values: Any) -> F64:
+    """How far a computed value may be from the exact one, summed over ``values``: in ulp, or 2^-126 below normal."""
+    total = np.zeros(np.shape(values[0]))
+    for value in values:
+        size = np.abs(np.asarray(value, np.float64))
+        # The exact value may lie in the next binade: one more ulp on that account.
+        in_ulp = np.where(size >= SMALLEST_NORMAL, (goal_of(name, variant) + 1) * unit(size), SMALLEST_NORMAL)
+        total = total + (FACTS[name].absolute or in_ulp)
+    return total
+
+
+def fresh_seed(*names: str) -> int:
+    """Another seed each run, but on a build server the same."""
+    if os.environ.get("CI"):
+        return zlib.crc32("/".join(names).encode())
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Parametrise over rules and variants."""
+    return pytest.mark.parametrize(("name", "variant"), pairs, ids=[f"{n}-{v}" for n, v in pairs])
+
+
+def moments(name: str, variant: str, mean: F32, var: F32, setting: Setting) -> tuple[F32, F32]:
+    """The op as a user calls it, on arrays."""
+    out = op_of(name)(torch.from_numpy(mean.copy()), torch.from_numpy(var.copy()), variant=variant, **setting)
+    return out.mean.numpy(), out.var.numpy()
