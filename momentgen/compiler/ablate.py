@@ -57,6 +57,7 @@ class _Search:
     def __init__(self, graph: Graph, name: str, calibrations: Sequence[Calibration]) -> None:
         self.graph, self.name, self.calibrations = graph, name, calibrations
         self.trials = 0
+        self.seen: dict[frozenset[int], Trial] = {}
         orders: dict[int, int] = {}
         for calibration in calibrations:
             points = {**calibration.inputs, **calibration.real}
@@ -86,6 +87,9 @@ class _Search:
 
     def try_(self, double: frozenset[int]) -> Trial:
         """Lower, run and measure."""
+        known = self.seen.get(double)
+        if known is not None:
+            return known
         self.trials += 1
         program = lower(self.graph, self.name, double | self.fixed, self.orders, check=False)
         run = compile_program(program)
@@ -94,7 +98,8 @@ class _Search:
             result = run(calibration.inputs, calibration.params)
             for output in worst:
                 worst[output] = max(worst[output], calibration.error(output, result[output]))
-        return Trial(double, worst, program.operations)
+        trial = self.seen[double] = Trial(double, worst, program.operations)
+        return trial
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,9 @@ class Trial:
         return max(self.error.values())
 
 
-def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float) -> Choice:
+def choose(
+    graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float, *, thorough: bool = True
+) -> Choice:
     """The double-float nodes that keep every output of ``graph`` within ``goal``.
 
     Args:
@@ -118,6 +125,7 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
         name: of the program, for messages.
         calibrations: points and error measures.
         goal: largest error allowed at the calibration points.
+        thorough: whether to try several orders of demotion; one tells graphs apart, more find the last operations.
 
     Returns:
         The choice; where even the all-double program misses the goal, that program (its error says so).
@@ -134,21 +142,32 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
         return chosen(nothing)
     if everything.worst > goal:
         return chosen(everything)
-    ranked: list[tuple[float, int]] = []
+    loss: dict[int, float] = {}
+    rate: dict[int, float] = {}
     for index in candidates:
         trial = search.try_(everything.double - {index})
-        loss, saved = max(trial.worst - everything.worst, 0.0), everything.operations - trial.operations
-        ranked.append((loss / max(saved, 0.1), index))
-    best = _demote(search, everything, [index for _, index in sorted(ranked)], goal)
-    # Demoting changes what its neighbours are worth: go over the rest once more, latest nodes first.
+        loss[index] = max(trial.worst - everything.worst, 0.0)
+        rate[index] = loss[index] / max(everything.operations - trial.operations, 0.1)
+    # No one order is best for all graphs: by loss an operation saved, by loss alone, and from the outputs back.
+    orders = (
+        sorted(candidates, key=lambda i: (rate[i], i)),
+        sorted(candidates, key=lambda i: (loss[i], -i)),
+        sorted(candidates, reverse=True),
+    )[: 3 if thorough else 1]
+    ends = [_again(search, _demote(search, everything, order, goal), goal) for order in orders]
+    return chosen(min(ends, key=lambda trial: trial.operations))
+
+
+def _again(search: _Search, best: Trial, goal: float) -> Trial:
+    """Demoting changes what a node's neighbours are worth: go over the rest once more, latest nodes first."""
     for index in sorted(best.double, reverse=True):
         trial = search.try_(best.double - {index})
         if trial.worst <= goal and trial.operations < best.operations:
             best = trial
-    return chosen(best)
+    return best
 
 
-def _demote(search: _Search, best: Trial, order: list[int], goal: float) -> Trial:
+def _demote(search: _Search, best: Trial, order: Sequence[int], goal: float) -> Trial:
     """Demote along ``order`` as long as the goal holds, in halving batches."""
     while order:
         size = len(order)

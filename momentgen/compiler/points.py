@@ -45,20 +45,24 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> n
 def calibration_points(box: Mapping[str, tuple[float, float]], n: int, seed: int) -> Points:
     """Points for the ablation: the box uniformly, its middle more densely, and towards zero."""
     rng = np.random.default_rng(seed)
-    var = _log_uniform(rng, *box["log2_var"], n)
-    name = "a" if "a" in box else "mu"
-    low, high = box[name]
-    k = n // 4
-    values = np.concatenate(
-        [
-            rng.uniform(low, high, n - 2 * k),
-            rng.normal(0, 1.5, k).clip(low, high),
-            rng.choice([-1.0, 1.0], k) * _log_uniform(rng, -20, 0, k),
-        ]
-    )
-    if name == "a":
-        return _from_ratio(values, var)
-    return values.astype(np.float32), var.astype(np.float32)
+    names = [name for name in ("a", "mu") if name in box]
+    means, variances = [], []
+    for name in names:
+        low, high = box[name]
+        size = n // len(names)
+        k = size // 4
+        var = _log_uniform(rng, *box["log2_var"], size)
+        values = np.concatenate(
+            [
+                rng.uniform(low, high, size - 2 * k),
+                rng.normal(0, 1.5, k).clip(low, high),
+                rng.choice([-1.0, 1.0], k) * _log_uniform(rng, -20, 0, k),
+            ]
+        )
+        mean, var32 = _from_ratio(values, var) if name == "a" else (values.astype(np.float32), var.astype(np.float32))
+        means.append(mean)
+        variances.append(var32)
+    return np.concatenate(means), np.concatenate(variances)
 
 
 def wide_points(n: int, seed: int) -> Points:

@@ -4,15 +4,16 @@
 ``stable``     what this stage hands on: :class:`Stable`, one variant of a rule
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       the graphs of such functions
-``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform)
-``formula``    closed-form approximations, taken as they are (the papers' variants)
+``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
+``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
+               ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
 """
 
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import kink
+from momentgen.compiler.stabilise import formula, kink, mixture
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
@@ -27,6 +28,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
     """
     if kink.applies(derivation):
         variants = kink.stable_variants(derivation)
+    elif mixture.applies(derivation):
+        variants = mixture.stable_variants(derivation)
     else:
         raise BuildError(
             derivation.rule.name,
@@ -34,4 +37,4 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
             "expected a homogeneous function with one kink at 0, or a surrogate",
             derivation.rule.f,
         )
-    return tuple(variants)
+    return (*variants, *formula.stable_variants(derivation))

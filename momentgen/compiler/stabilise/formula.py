@@ -30,7 +30,7 @@ from momentgen.compiler.stabilise.formula_truth import F32, F64, FormulaTruth, T
 from momentgen.compiler.stabilise.functions import FunctionWriter
 from momentgen.compiler.stabilise.kink import FLOAT64, Precision
 from momentgen.compiler.stabilise.rewrite import Written, write
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.stable import settings_of, OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, Rule
@@ -146,7 +146,7 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
             raise BuildError(rule.name, "stabilise", cause, rule.f)
         exact, mean = kink.stable_variants(derivation)[0], derivation.mean
     written = write(mean, var, rule.parameters, rule.name)
-    settings = kink._settings(rule)
+    settings = settings_of(rule)
     graphs = _Graphs(written, rule, None if exact is None else derivation)
     lowest = _lowest(graphs.magnitudes(), settings)
     if lowest is not None:
@@ -158,13 +158,18 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
     forward, fits = graphs.build(_FLOAT32, OUTPUTS)
     partials, more = graphs.build(_FLOAT32, PARTIALS)
     floored = graphs.floor == "partials"
+    truth = FormulaTruth(written, tuple(p.name for p in rule.parameters), floored=floored)
+    means = np.linspace(-8, 8, 33, dtype=np.float32)
+    at_zero = [truth(means, np.zeros_like(means), setting)["var"] for setting in settings]
     parts: dict[str, Any] = {
         "variant": name,
         "forward": forward,
         "partials": partials,
         "forward64": graphs.build(FLOAT64, OUTPUTS)[0],
         "partials64": graphs.build(FLOAT64, PARTIALS)[0],
-        "truth": FormulaTruth(written, tuple(p.name for p in rule.parameters), floored=floored),
+        "alternatives": (),
+        "truth": truth,
+        "vanishes": not np.any(at_zero),
         "fits": tuple(dict.fromkeys((*fits, *more))),
         "facts": facts,
     }

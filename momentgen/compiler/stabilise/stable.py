@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,10 @@ import numpy.typing as npt
 
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
 
-__all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth"]
+__all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth", "settings_of"]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
@@ -35,6 +38,8 @@ class Stable:
     Attributes:
         variant: its name.
         forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
+        alternatives: other (forward, partials) pairs of the same value; of all, lower takes the forward and the partials
+            that need the fewest operations to reach the aim.
         forward64, partials64: the same for the PyTorch form, accurate to float64.
         truth: exact values of the six outputs.
         measure: the error that ``goal`` limits.
@@ -46,6 +51,7 @@ class Stable:
         fits: polynomials and other approximations, with what they approximate and their error.
         scalars: derived scalars that the kernels take after the parameters' own, as hi and lo words, at a setting.
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
+        vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
@@ -62,6 +68,8 @@ class Stable:
     aim: float
     unit: str
     box: Mapping[str, tuple[float, float]]
+    alternatives: tuple[tuple[Graph, Graph], ...] = ()
+    vanishes: bool = True
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
@@ -69,3 +77,20 @@ class Stable:
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
+
+
+def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
+    """The parameter settings to measure at: the default, and both ends and a point inside of each parameter's range.
+
+    Raises:
+        BuildError: if a range is not finite.
+    """
+    settings = [rule.defaults]
+    for p in rule.parameters:
+        if not (math.isfinite(p.low) and math.isfinite(p.high)):
+            raise BuildError(rule.name, "stabilise", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]")
+        for share in (0.3, 0.0, 1.0):
+            setting = {**rule.defaults, p.name: p.low + share * (p.high - p.low)}
+            if setting not in settings:
+                settings.append(setting)
+    return tuple(settings)
