@@ -1,4 +1,4 @@
-"""The ops of ``momentgen.generated`` as tests take them: every rule and variant there is, and what is known of each f."""
+"""The ops of ``momentgen.generated`` as tests take them: all rules and variants, and what is known of each f."""
 
 from __future__ import annotations
 

@@ -141,8 +141,6 @@ def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
     Raises:
         BuildError: if that process fails.
     """
-
-
     with tempfile.TemporaryDirectory(prefix="momentgen-interpreter-") as folder:
         where = Path(folder)
         (where / "jobs.json").write_text(json.dumps([{"kernel": job.kernel, "params": job.params} for job in jobs]))

@@ -60,7 +60,11 @@ def worst_points(
         points: how many to screen first.
         seed: of the points.
     """
-    groups = [wide_points(points, seed), near_points(stable.focus(setting), points // 4, seed)]
+    groups = [
+        wide_points(points, seed),
+        _apart(points // 4, seed),
+        near_points(stable.focus(setting), points // 4, seed),
+    ]
     mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
     found: list[Points] = []
     rng = np.random.default_rng(seed)
@@ -81,6 +85,13 @@ def worst_points(
                 np.append(var, _moved(rng, found[-1][1], spread)),
             )
     return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def _apart(n: int, seed: int) -> Points:
+    """Mean and variance over all of float32 apart from each other."""
+    rng = np.random.default_rng(seed)
+    mean = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(-126, 128, n))
+    return mean.astype(np.float32), np.exp2(rng.uniform(-127, 128, n)).astype(np.float32)
 
 
 def _moved(rng: np.random.Generator, values: F32, spread: int) -> F32:

@@ -1,0 +1,29 @@
+"""Rules compiled anew in this process, once a session: for what only the compiler knows, such as the programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from real_rules import ROOT, rules
+
+from momentgen.compiler.evidence import read_evidence
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.program import Program
+from momentgen.rule_files import evidence_path
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The files of a rule, and each variant's forward and backward program."""
+
+    files: Mapping[str, str]
+    of: Mapping[str, tuple[Program, Program]]
+
+
+@functools.lru_cache
+def compiled(name: str) -> Programs:
+    """Compile a rule of ``rules/``."""
+    result = compile_rule(rules()[name], evidence=read_evidence(evidence_path(ROOT / "rules" / f"{name}.py"), name))
+    return Programs(result.files, result.programs)

@@ -1,0 +1,108 @@
+"""The same bits everywhere: C however it is compiled, Triton's interpreter, and the NumPy evaluation of the program."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from compiled_rules import Programs, compiled
+from real_rules import ALL, F32, each, scalars_of, settings_of, source_of
+
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.native import find_compiler
+from momentgen.compiler.same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+needs_interpreter = pytest.mark.skipif(not interpreter_fuses(), reason="no Triton whose interpreter rounds fma once")
+
+DIRECTIONS = ("forward", "backward")
+FEW, SOME, MANY = 20_000, 100_000, 1_000_000
+
+
+def by_c(name: str, variant: str, direction: str, n: int, setting: dict[str, float], build: str) -> tuple[F32, ...]:
+    source, kernel = source_of(name, variant, ".c"), f"{name}_{variant}_{direction}"
+    inputs, params = kernel_inputs(n, direction, seed=n), scalars_of(name, variant, setting)
+    return run_c(source, kernel, inputs, params, builds()[build])
+
+
+@functools.lru_cache(maxsize=2)
+def interpreted(n: int) -> dict[tuple[str, str, str], tuple[F32, ...]]:
+    """Every kernel at the default parameters, in one process."""
+    keys = [(name, variant, direction) for name, variant in ALL for direction in DIRECTIONS]
+    jobs = [
+        Job(
+            source_of(name, variant, "_triton.py"),
+            f"{name}_{variant}_{direction}_kernel",
+            kernel_inputs(n, direction, seed=n),
+            scalars_of(name, variant, settings_of(name)[0]),
+        )
+        for name, variant, direction in keys
+    ]
+    return dict(zip(keys, interpret(jobs), strict=True))
+
+
+def check_c_builds(name: str, variant: str, n: int) -> None:
+    for setting in settings_of(name)[:2]:
+        for direction in DIRECTIONS:
+            want = by_c(name, variant, direction, n, setting, "default")
+            assert not np.isnan(want[0]).all()
+            for build in builds():
+                assert different(by_c(name, variant, direction, n, setting, build), want) == 0, (direction, build)
+
+
+def check_interpreter(name: str, variant: str, n: int) -> None:
+    for direction in DIRECTIONS:
+        want = by_c(name, variant, direction, n, settings_of(name)[0], "default")
+        assert different(interpreted(n)[name, variant, direction], want) == 0, direction
+
+
+def check_evaluation(programs: Programs, name: str, variant: str, n: int) -> None:
+    """Also that the committed C is that of the programs."""
+    assert programs.files[f"{variant}.c"] == source_of(name, variant, ".c"), "run `momentgen build rules/`"
+    for setting in settings_of(name)[:2]:
+        for program, direction in zip(programs.of[variant], DIRECTIONS, strict=True):
+            inputs, params = kernel_inputs(n, direction, seed=n), scalars_of(name, variant, setting)
+            named = dict(zip(program.inputs, inputs, strict=True))
+            outputs = compile_program(program)(named, dict(zip(program.params, params, strict=True)))
+            got = tuple(outputs[output] for output, _ in program.outputs)
+            assert different(got, by_c(name, variant, direction, n, setting, "default")) == 0, direction
+
+
+@needs_compiler
+@each(ALL)
+def test_c_has_the_same_bits_however_it_is_compiled(name: str, variant: str) -> None:
+    check_c_builds(name, variant, SOME)
+
+
+@needs_compiler
+@needs_interpreter
+@each(ALL)
+def test_the_interpreter_has_the_bits_of_c(name: str, variant: str) -> None:
+    check_interpreter(name, variant, FEW)
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", [v for n, v in ALL if n == "relu"])
+def test_the_evaluation_has_the_bits_of_c(variant: str) -> None:
+    check_evaluation(compiled("relu"), "relu", variant, SOME)
+
+
+@needs_compiler
+@pytest.mark.slow
+@each(ALL)
+def test_all_have_the_same_bits_at_a_million_inputs(name: str, variant: str) -> None:
+    check_c_builds(name, variant, MANY)
+    check_evaluation(compiled(name), name, variant, MANY)
+    if interpreter_fuses():
+        check_interpreter(name, variant, MANY)
+
+
+def test_one_changed_bit_is_found_and_nan_payloads_are_not() -> None:
+    a = np.float32([1.0, -0.0, np.nan, np.inf])
+    b = a.copy()
+    b.view(np.int32)[2] ^= 1
+    assert different([a], [b]) == 0
+    b.view(np.int32)[0] ^= 1
+    b[1] = 0.0
+    assert different([a, a], [b, a]) == 2
