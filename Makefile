@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test slow lint format build check bench clean
+.PHONY: help demo test slow lint format build check exhaust accuracy bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,8 @@ help:
 	@echo "make lint    ruff, mypy"
 	@echo "make build   rules/ -> generated/"
 	@echo "make check   is generated/ fresh?"
+	@echo "make exhaust all float32 means through the kernels (half an hour on 2 cores), into rules/evidence/"
+	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
 	@echo "make bench   timings, into benchmarks/results/"
 
 # torch goes first and alone: where its build brings a triton of its own, that
@@ -51,6 +53,14 @@ build: $(READY)
 
 check: $(READY)
 	$(BIN)/momentgen build rules/ --check
+
+# What it finds enters the certificates with the next build.
+exhaust: $(READY)
+	$(BIN)/momentgen exhaust rules/
+	$(BIN)/momentgen build rules/
+
+accuracy: $(READY)
+	$(BIN)/python benchmarks/accuracy.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/build_time.py

@@ -109,7 +109,8 @@ def exhaust_rules(
         raise RuleError(only or str(rules), f"no parameter is called {', '.join(sorted(unknown))}")
     package = default_output(rules) if output is None else output
     plan: list[tuple[Rule, list[tuple[Stable, str]]]] = []
-    for name in [only] if only is not None else list(loaded):
+    settings_of = {rule.name: _setting(rule, given) for rule in loaded.values() if only in (None, rule.name)}
+    for name in settings_of:
         stables = _stables(loaded[name], variant)
         if not stables:
             reporter.skipped(name)
@@ -120,7 +121,7 @@ def exhaust_rules(
     reporter.planned(sum(len(stables) for _, stables in plan), ALL_INPUTS // stride)
     results: list[VariantRun] = []
     for rule, variants in plan:
-        setting = _setting(rule, given)
+        setting = settings_of[rule.name]
         reference = Reference(variants[0][0], setting)
         file = evidence_path(rules / f"{rule.name}.py")
         for stable, source in variants:
@@ -137,6 +138,8 @@ def exhaust_rules(
 
 
 def _stables(rule: Rule, variant: str | None) -> Sequence[Stable]:
+    if variant is not None and variant not in {*rule.accuracy.ulp, *rule.variants}:
+        return []
     derivation = derive(rule)
     if not kink.applies(derivation):
         return []

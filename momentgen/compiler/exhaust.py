@@ -13,36 +13,23 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.evidence import ALL_INPUTS, OutputEvidence, Run, program_digest
+from momentgen.compiler.evidence import OutputEvidence, Run, program_digest
 from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.points import seed_of
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.sweep import Reference, Sweep, Tally
-from momentgen.compiler.ulp import EDGE_LABELS, is_normal, ulp_error, unit
+from momentgen.compiler.ulp import EDGE_LABELS, ulp_error
 from momentgen.errors import BuildError
 
-__all__ = ["exhaust", "reference_error"]
+__all__ = ["exhaust"]
 
 _NAMES = (*OUTPUTS, *PARTIALS)
 _SLICE = 256  # chunks between two reports of progress
 _REMEASURED = 200  # inputs an output that are measured again by balls
 _KEPT = 16  # inputs an output that the evidence keeps
-_SAMPLE = 20_000  # inputs at which the reference is compared with balls
 _SUBNORMAL_CHUNKS = 256  # those of |mean| < 2^-126, of either sign
 
 F32 = npt.NDArray[np.float32]
-
-
-def reference_error(stable: Stable, setting: Mapping[str, float], reference: Reference) -> tuple[float, int]:
-    """The largest error of the fast reference in ulp, and over how many points; half of them lie in the bulk."""
-    rng = np.random.default_rng(seed_of("reference", stable.variant))
-    anywhere = rng.integers(0, ALL_INPUTS, _SAMPLE // 2, dtype=np.uint32).view(np.float32)
-    mean = np.concatenate([anywhere[np.isfinite(anywhere)], rng.uniform(-20, 20, _SAMPLE // 2).astype(np.float32)])
-    exact, values = stable.truth(mean, np.ones_like(mean), setting), reference(mean)
-    normal = {name: is_normal(exact[name]) for name in _NAMES}
-    errors = [np.abs(values[n] - exact[n])[normal[n]] / unit(exact[n])[normal[n]] for n in _NAMES]
-    return float(max(e.max(initial=0.0) for e in errors)), mean.size
 
 
 def exhaust(
@@ -72,7 +59,6 @@ def exhaust(
     """
     name = f"{rule}_{stable.variant}"
     reference = reference or Reference(stable, setting)
-    error, points = reference_error(stable, setting, reference)
     params = [word for value in setting.values() for word in split_float32(value)] + list(stable.scalars(setting))
     sweep = Sweep(source, name, params, reference, stride)
     numbers, nans = sweep.numbers_from_nan()
@@ -100,8 +86,8 @@ def exhaust(
         var=1.0,
         inputs=done + sum(int(bits) % stride == 0 for bits in infinities.view(np.uint32)),
         nan_inputs=nans,
-        reference_error_ulp=float(f"{error:.3g}"),
-        reference_points=points,
+        reference_error_ulp=float(f"{reference.error:.3g}"),
+        reference_points=reference.points,
         limits={str(x): {n: str(limits[n][i]) for n in _NAMES} for i, x in enumerate(infinities)},
         outputs=outputs,
     )

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
 from momentgen.compiler.native import compile_c
+from momentgen.compiler.points import seed_of
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ulp import EDGES
+from momentgen.compiler.ulp import EDGES, is_normal, unit
 
 __all__ = ["CHUNK", "CHUNKS", "Reference", "Sweep", "Tally"]
 
@@ -30,6 +31,7 @@ NAMES = (*OUTPUTS, *PARTIALS)
 CHUNK, CHUNKS = 1 << 15, 1 << 17
 _DEGREE = 11
 _WIDEST = 5  # from 2^5 on every density is far below float32, and outputs are polynomials
+_SAMPLE = 20_000  # means at which the reference is compared with balls
 _SHARE = 4  # pieces are 2^-4 wide or narrower between 2^-4 and 2^5, and binades elsewhere
 
 
@@ -44,6 +46,7 @@ class Reference:
         piece: which polynomial serves each chunk of bit patterns, -1 where the mean is infinite or NaN.
         middle, inverse: a piece is |z| <= 1 with z = (|mean| - middle)·inverse.
         coefficients: by piece, output and power of z.
+        error: the largest error found, in ulp, over ``points`` finite means, half of them in the bulk.
     """
 
     def __init__(self, stable: Stable, setting: Mapping[str, float]) -> None:
@@ -73,6 +76,7 @@ class Reference:
         self.coefficients = np.empty((len(middles), len(NAMES), _DEGREE + 1))
         for k, name in enumerate(NAMES):
             self.coefficients[:, k] = exact[name].reshape(means.shape) @ to_powers.T
+        self.error, self.points = self._measured(stable, setting)
 
     def __call__(self, mean: F32) -> dict[str, F64]:
         """The outputs at finite means, in float64."""
@@ -82,6 +86,18 @@ class Reference:
         for power in range(_DEGREE - 1, -1, -1):
             values = values * z[:, None] + self.coefficients[piece, :, power]
         return dict(zip(NAMES, values.T, strict=True))
+
+    def _measured(self, stable: Stable, setting: Mapping[str, float]) -> tuple[float, int]:
+        rng = np.random.default_rng(seed_of("reference"))
+        anywhere = rng.integers(0, 1 << 32, _SAMPLE // 2, dtype=np.uint32).view(np.float32)
+        mean = np.concatenate([anywhere[np.isfinite(anywhere)], rng.uniform(-20, 20, _SAMPLE // 2).astype(np.float32)])
+        truth, values = stable.truth(mean, np.ones_like(mean), setting), self(mean)
+        largest = 0.0
+        for name, exact in truth.items():
+            normal = is_normal(exact)
+            errors = np.abs(values[name][normal] - exact[normal]) / unit(exact[normal])
+            largest = max(largest, float(errors.max(initial=0.0)))
+        return largest, mean.size
 
 
 def _values_to_powers(nodes: F64) -> F64:

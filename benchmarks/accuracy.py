@@ -1,0 +1,195 @@
+"""The certificates of generated/ as tables: benchmarks/results/accuracy.json, docs/accuracy.md and docs/accuracy.png.
+
+Nothing is measured here; the numbers are those that `momentgen build` certified.
+
+    python benchmarks/accuracy.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from _common import RESULTS, console
+
+ROOT = Path(__file__).parents[1]
+OUTPUTS = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+#: bins of the certificates' histograms that share a column here
+COLUMNS = {
+    "≤ ½": ("<= 0.5",),
+    "≤ 1": ("<= 1",),
+    "≤ 2": ("<= 1.5", "<= 2"),
+    "≤ 4": ("<= 3", "<= 4"),
+    "≤ 8": ("<= 6", "<= 8"),
+    "> 8": ("<= 16", "> 16"),
+}
+
+INTRODUCTION = """\
+# Accuracy
+
+Errors of the float32 kernels against exact values, from the certificates in `generated/` (written by
+`momentgen build`). Regenerate this page with `python benchmarks/accuracy.py` (or `make accuracy`).
+
+An error in *ulp* is |computed − exact| / ulp(exact), with ulp(x) = 2^(max(exponent(x), −126) − 23), wherever the exact
+value is a normal float32 number; *below normal* is the largest absolute error where it is not (2⁻¹²⁶ ≈ 1.2e-38).
+Every error is a maximum over points from all of float32, around the worst of which more are tried. Where a variant
+is marked *exhaustive*, its outputs were also run on all 2³² means at variance 1
+(`momentgen exhaust rules/`), and the histograms count all of them; the worst inputs are kept in `rules/evidence/`.
+A sampled maximum is not a bound on what it did not sample.
+"""
+
+
+def main() -> None:
+    certificates = list(read())
+    RESULTS.mkdir(exist_ok=True)
+    result = [
+        {key: c.get(key) for key in ("rule", "variant", "goal", "bounds", "method", "facts")} for c in certificates
+    ]
+    (RESULTS / "accuracy.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    page = ROOT / "docs" / "accuracy.md"
+    page.write_text(render(certificates), encoding="utf-8")
+    draw([c for c in certificates if unit_of(c) == "ulp"], page.with_suffix(".png"))
+    console.print(
+        f"{len(certificates)} certificates: {page.relative_to(ROOT)}, its .png, benchmarks/results/accuracy.json"
+    )
+
+
+def read() -> Iterator[dict[str, Any]]:
+    """All certificates, rules and variants in order of name, but ``exact`` before ``tight`` before the papers'."""
+    first = {"exact": 0, "tight": 1}
+    paths = [path for path in (ROOT / "generated").glob("*/*.json") if path.name != "manifest.json"]
+    for path in sorted(paths, key=lambda p: (p.parent.name, first.get(p.stem, 2), p.stem)):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
+def unit_of(certificate: Mapping[str, Any]) -> str:
+    (unit,) = certificate["goal"]
+    return str(unit)
+
+
+def render(certificates: Sequence[Mapping[str, Any]]) -> str:
+    lines = [INTRODUCTION, *summary(certificates)]
+    rule = None
+    for c in certificates:
+        if c["rule"] != rule:
+            rule = c["rule"]
+            lines += ["", f"## {rule}", "", f"f(x) = `{c['f']}`. {c['citation']}".rstrip()]
+        lines += ["", f"### {rule}, {c['variant']}", "", *variant(c)]
+    lines += ["", "## Histograms", "", "![Share of inputs by error in ulp](accuracy.png)", *histograms(certificates)]
+    return "\n".join(lines) + "\n"
+
+
+def summary(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for c in certificates:
+        unit = unit_of(c)
+        errors = [number(c["bounds"][name][unit]) for name in OUTPUTS]
+        rows.append([c["rule"], c["variant"], *errors, f"{number(c['goal'][unit])} {unit}", checked(c)])
+    return table(["rule", "variant", *OUTPUTS, "goal", "means at variance 1"], rows)
+
+
+def variant(c: Mapping[str, Any]) -> list[str]:
+    unit, method = unit_of(c), c["method"]
+    lines = [f"{method['how'].capitalize()}. {method['points']:,} points at {len(method['settings'])} setting(s)."]
+    if method["univariate"] != "sampled":
+        lines[0] += f" {method['univariate'].capitalize()}."
+    operations = {way: sum(counts.values()) for way, counts in c["operations"].items()}
+    lines[0] += " Operations an element: " + ", ".join(f"{n} {way}" for way, n in operations.items()) + "."
+    rows = []
+    for name in OUTPUTS:
+        bound = c["bounds"][name]
+        at = ", ".join(f"{key} = {value:.9g}" for key, value in bound["at"].items())
+        extra = [number(bound["ulp"])] if unit != "ulp" and "ulp" in bound else []
+        rows.append([name, number(bound[unit]), *extra, at, number(bound["absolute_below_normal"])])
+    has_ulp = unit != "ulp" and all("ulp" in c["bounds"][name] for name in OUTPUTS)
+    lines += [
+        "",
+        *table(["output", f"error ({unit})", *(["ulp"] if has_ulp else []), "worst at", "below normal"], rows),
+    ]
+    for key, value in sorted(c["facts"].items()):
+        lines.append(f"- {key}: {fact(value)}")
+    if c["facts"]:
+        lines.insert(-len(c["facts"]), "")
+    return lines
+
+
+def histograms(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for c in certificates:
+        for name in OUTPUTS:
+            shares, count = histogram(c, name)
+            if count:
+                cells = [share(s) for s in shares.values()]
+                rows.append([c["rule"], c["variant"], name, f"{count:,}", *cells, checked(c)])
+    return ["", *table(["rule", "variant", "output", "inputs", *COLUMNS, "means at variance 1"], rows)]
+
+
+def histogram(c: Mapping[str, Any], name: str) -> tuple[dict[str, float], int]:
+    """Share of the inputs in each column, and how many there are: all means where they were run, else the sample."""
+    runs = c.get("exhaustive") or [{"outputs": c["bounds"]}]
+    counts = runs[0]["outputs"][name].get("histogram_ulp", {})
+    total = sum(counts.values())
+    return {label: sum(counts.get(b, 0) for b in bins) / max(total, 1) for label, bins in COLUMNS.items()}, total
+
+
+def draw(certificates: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """One panel an output and rule: the share of inputs in each bin, on a logarithmic scale."""
+    rules = sorted({c["rule"] for c in certificates})
+    if not rules:
+        return
+    figure, axes = plt.subplots(len(rules), len(OUTPUTS), figsize=(15, 2.3 * len(rules)), squeeze=False, sharey=True)
+    floor = 1e-10
+    for row, rule in zip(axes, rules, strict=True):
+        drawn = [c for c in certificates if c["rule"] == rule]
+        width = 0.8 / len(drawn)
+        for panel, name in zip(row, OUTPUTS, strict=True):
+            for k, c in enumerate(drawn):
+                shares, _ = histogram(c, name)
+                at = [i + (k - (len(drawn) - 1) / 2) * width for i in range(len(shares))]
+                panel.bar(at, [max(s, floor) for s in shares.values()], width, label=c["variant"], color=f"C{k}")
+            panel.set(yscale="log", ylim=(floor, 2), title=f"{rule}: {name}")
+            panel.set_xticks(range(len(COLUMNS)), list(COLUMNS))
+            panel.title.set_size(9)
+            panel.tick_params(labelsize=7)
+        row[0].set_ylabel("share of inputs", fontsize=8)
+    axes[0][0].legend(fontsize=8)
+    figure.supxlabel("error, ulp", fontsize=9)
+    figure.tight_layout()
+    # Without the version of the library and the time, the same certificates give the same bytes.
+    figure.savefig(path, dpi=90, metadata={"Software": None})
+    plt.close(figure)
+
+
+def checked(c: Mapping[str, Any]) -> str:
+    return "exhaustive" if c.get("exhaustive") else "sampled"
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def share(value: float) -> str:
+    return "0" if value == 0 else f"{100 * value:.3g} %" if value > 1e-4 else f"{100 * value:.1e} %"
+
+
+def fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {fact(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(fact, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+if __name__ == "__main__":
+    main()
