@@ -80,7 +80,7 @@ def _body(graph: Graph) -> tuple[list[str], bool]:
             names[index] = "1.0"  # the mantissa carries the whole exponential here
         else:
             text, needs_math = _expression(
-                node, [names[a] for a in node.args], [a in tensors for a in node.args], tensor
+                node, [names[a] for a in node.args], [a in tensors for a in node.args], tensor, graph.inputs[0]
             )
             scalars |= needs_math
             names[index] = f"t{index}"
@@ -91,7 +91,7 @@ def _body(graph: Graph) -> tuple[list[str], bool]:
     return lines, scalars
 
 
-def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool) -> tuple[str, bool]:
+def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool, like: str) -> tuple[str, bool]:
     kind = node.kind
     if kind in _INFIX:
         return f"{args[0]} {_INFIX[kind]} {args[1]}", False
@@ -109,6 +109,8 @@ def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool
     if kind == "select":
         if not of_tensor[0]:
             return f"{args[1]} if {args[0]} else {args[2]}", False
+        if not any(of_tensor[1:]):  # of two numbers, torch.where makes the default dtype, float32
+            return f"torch.where({args[0]}, torch.full_like({like}, {args[1]}), {args[2]})", False
         return f"torch.where({args[0]}, {args[1]}, {args[2]})", False
     if kind == "abs" and tensor:  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
         return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})", False
