@@ -96,9 +96,9 @@ def summary(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def variant(c: Mapping[str, Any]) -> list[str]:
     unit, method = unit_of(c), c["method"]
-    lines = [f"{method['how'].capitalize()}. {method['points']:,} points at {len(method['settings'])} setting(s)."]
+    lines = [f"{sentence(method['how'])}. {method['points']:,} points at {len(method['settings'])} setting(s)."]
     if method["univariate"] != "sampled":
-        lines[0] += f" {method['univariate'].capitalize()}."
+        lines[0] += f" {sentence(method['univariate'])}."
     operations = {way: sum(counts.values()) for way, counts in c["operations"].items()}
     lines[0] += " Operations an element: " + ", ".join(f"{n} {way}" for way, n in operations.items()) + "."
     rows = []
@@ -168,6 +168,10 @@ def draw(certificates: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def checked(c: Mapping[str, Any]) -> str:
     return "exhaustive" if c.get("exhaustive") else "sampled"
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def number(value: float) -> str:

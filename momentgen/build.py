@@ -164,7 +164,8 @@ def build(
         if stale:
             out.prepare()
             reporter.planned(out.path, stale)
-            todo = [sources[name] for name in stale]
+            # The longest rule files tend to take longest: begin with them, so that no worker is left alone with one.
+            todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
             with contextlib.closing(_compile_all(todo, jobs or _cores(), reporter, compiler or _compile)) as compiled:
                 for done in compiled:
                     results[done.rule] = result = _write(out, sources[done.rule], digest, done)
@@ -352,6 +353,8 @@ _stages: Any = None  # in a worker: where the stages it comes to are told
 def _start_worker(stages: Any) -> None:
     global _stages
     _stages = stages
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # the workers are the threads; more of them only wait
+        os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

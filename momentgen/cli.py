@@ -164,7 +164,9 @@ class _Sweeps:
             transient=True,
         )
         self._task: tuple[str, TaskID] | None = None
-        self.table = Table("rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False)
+        self.table = Table(
+            "rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        )
         self.over: list[str] = []
 
     def __enter__(self) -> _Sweeps:
@@ -193,7 +195,7 @@ class _Sweeps:
         errors = {name: output.ulp for name, output in result.run.outputs.items()}
         if not self.table.rows:
             for name in errors:
-                self.table.add_column(name, justify="right", overflow="fold")
+                self.table.add_column(name, justify="right", no_wrap=True)
         self.table.add_row(result.rule, result.variant, *(f"{error:.3f}" for error in errors.values()))
         self.over += [f"{result.rule} {result.variant} {name}" for name, e in errors.items() if e > result.goal]
         if not self._console.is_terminal:

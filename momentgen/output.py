@@ -54,7 +54,9 @@ def compiler_digest() -> str:
     """Digest of the sources that decide what a rule compiles to: the rule language and the compiler."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*root.glob("rule*.py"), root / "symbols.py", root / "sign_change.py", *root.glob("compiler/**/*.py")]):
+    for path in sorted(
+        [*root.glob("rule*.py"), root / "symbols.py", root / "sign_change.py", *root.glob("compiler/**/*.py")]
+    ):
         digest.update(f"{path.relative_to(root).as_posix()} {sha256(path.read_bytes())}\n".encode())
     return digest.hexdigest()
 

@@ -31,7 +31,10 @@ def truncated_moment(n: int, t: Any) -> Any:
     """
     with mpmath.workdps(mpmath.mp.dps + 10 * (n + 2)):
         t = mpmath.mpf(t)
-        before, value = mpmath.mpf(1), mpmath.sqrt(mpmath.pi / 2) * mpmath.exp(t**2 / 2) * mpmath.erfc(t / mpmath.sqrt(2))
+        before, value = (
+            mpmath.mpf(1),
+            mpmath.sqrt(mpmath.pi / 2) * mpmath.exp(t**2 / 2) * mpmath.erfc(t / mpmath.sqrt(2)),
+        )
         if n < 0:
             return before
         for k in range(1, n + 1):
@@ -58,7 +61,9 @@ def expand(function: Callable[[Any], Any]) -> tuple[float, ...]:
         at_low, at_high = function(low), function(high)
         if at_low == 0 or at_high == 0 or (at_low > 0) == (at_high > 0):
             return _words([-1.0, *[0.0] * (len(NAMES) - 1)])
-        root = mpmath.findroot(function, (low, high), solver="illinois", tol=mpmath.mpf(10) ** -90, maxsteps=400, verify=False)
+        root = mpmath.findroot(
+            function, (low, high), solver="illinois", tol=mpmath.mpf(10) ** -90, maxsteps=400, verify=False
+        )
         # F varies over a length of about 1/t0 in the tail.
         width = mpmath.mpf(1) / 4 / max(1, root)
         taylor = mpmath.taylor(function, root, TERMS)[1:]

@@ -12,7 +12,11 @@ rule = Rule(
     f=Max(x, 0),
     mean=mu * Phi(a) + sigma * phi(a),
     var=v * R,
-    variants={"fitted": Fitted(var=v * S(a / t), free={"t": (0.1, 1.0)}, domain=("a", -3.0, 10.0), citation="Shekhovtsov & Flach 2018, D.1")},
+    variants={
+        "fitted": Fitted(
+            var=v * S(a / t), free={"t": (0.1, 1.0)}, domain=("a", -3.0, 10.0), citation="Shekhovtsov & Flach 2018, D.1"
+        )
+    },
     citation="Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5",
     doc="Rectified linear unit max(x, 0).",
 )

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.lower import lower, orders_of
-from momentgen.compiler.program import Program
 from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
 
 __all__ = ["Calibration", "Choice", "choose"]
@@ -115,9 +114,7 @@ class Trial:
         return max(self.error.values())
 
 
-def choose(
-    graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float, *, thorough: bool = True
-) -> Choice:
+def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float) -> Choice:
     """The double-float nodes that keep every output of ``graph`` within ``goal``.
 
     Args:
@@ -125,7 +122,6 @@ def choose(
         name: of the program, for messages.
         calibrations: points and error measures.
         goal: largest error allowed at the calibration points.
-        thorough: whether to try several orders of demotion; one tells graphs apart, more find the last operations.
 
     Returns:
         The choice; where even the all-double program misses the goal, that program (its error says so).
@@ -142,20 +138,12 @@ def choose(
         return chosen(nothing)
     if everything.worst > goal:
         return chosen(everything)
-    loss: dict[int, float] = {}
-    rate: dict[int, float] = {}
+    rate: dict[int, float] = {}  # loss for each operation saved
     for index in candidates:
         trial = search.try_(everything.double - {index})
-        loss[index] = max(trial.worst - everything.worst, 0.0)
-        rate[index] = loss[index] / max(everything.operations - trial.operations, 0.1)
-    # No one order is best for all graphs: by loss an operation saved, by loss alone, and from the outputs back.
-    orders = (
-        sorted(candidates, key=lambda i: (rate[i], i)),
-        sorted(candidates, key=lambda i: (loss[i], -i)),
-        sorted(candidates, reverse=True),
-    )[: 3 if thorough else 1]
-    ends = [_again(search, _demote(search, everything, order, goal), goal) for order in orders]
-    return chosen(min(ends, key=lambda trial: trial.operations))
+        rate[index] = max(trial.worst - everything.worst, 0.0) / max(everything.operations - trial.operations, 0.1)
+    order = sorted(candidates, key=lambda i: (rate[i], i))
+    return chosen(_again(search, _demote(search, everything, order, goal), goal))
 
 
 def _again(search: _Search, best: Trial, goal: float) -> Trial:

@@ -83,7 +83,7 @@ class Bound:
         error: in the unit of the variant's goal.
         at: the point, and the parameters, where it is reached.
         ulp: largest error in ulp, where the exact value is a normal number.
-        absolute: largest absolute error where the exact value is below the normal range or, for bounded outputs, anywhere.
+        absolute_below_normal: largest absolute error where the exact value is below the normal range.
         histogram: count of points by error in ulp; the last bin is open.
     """
 
@@ -94,7 +94,12 @@ class Bound:
     histogram: list[int] = field(default_factory=lambda: [0] * len(EDGE_LABELS))
 
     def update(
-        self, error: npt.NDArray[np.float64], computed: F32, exact: npt.NDArray[np.float64], at: Points, setting: Mapping[str, float]
+        self,
+        error: npt.NDArray[np.float64],
+        computed: F32,
+        exact: npt.NDArray[np.float64],
+        at: Points,
+        setting: Mapping[str, float],
     ) -> None:
         """Take in the errors at some points."""
         worst = int(np.argmax(error))
@@ -167,7 +172,12 @@ def measure(
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings:
         params = params_of(setting)
-        groups = [known, wide_points(points, seed), edge_points(), near_points(stable.focus(setting), points // 4, seed)]
+        groups = [
+            known,
+            wide_points(points, seed),
+            edge_points(),
+            near_points(stable.focus(setting), points // 4, seed),
+        ]
         groups.append(worst_points(stable, partial(runner, params=params), setting, points=_SCREENED, seed=seed))
         batch = np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
         missed: list[Points] = []
@@ -256,8 +266,13 @@ def check_promises(
         demand(near, "the mean f(mean) at var = 0", (certain, zero))
     if vanishes:
         demand(at_zero["var"] == 0, "a variance of 0 at var = 0", (certain, zero))
-    nan, some = np.full(4, np.nan, np.float32), np.float32([-1.0, 0.0, 1.0, 30.0])
-    for at, what in (((nan, np.abs(some)), "NaN in mean"), ((some, nan), "NaN in var"), ((some, np.float32([-1, -1e-38, -4, -1e30])), "a negative variance")):
+    nan, some = np.full(4, np.nan, np.float32), np.array([-1.0, 0.0, 1.0, 30.0], np.float32)
+    negative = np.array([-1, -1e-38, -4, -1e30], np.float32)
+    for at, what in (
+        ((nan, np.abs(some)), "NaN in mean"),
+        ((some, nan), "NaN in var"),
+        ((some, negative), "a negative variance"),
+    ):
         values_at = bad = runner(at[0], at[1], params)
         for name in OUTPUTS:
             demand(np.isnan(bad[name]), f"{name} to be NaN for {what}", at)

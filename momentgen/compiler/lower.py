@@ -144,9 +144,7 @@ class _Lowering:
         return self.b.add(value.hi, value.lo)
 
     # --- nodes ---------------------------------------------------------------
-    def run(
-        self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None, *, check: bool = True
-    ) -> Program:
+    def run(self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None, *, check: bool = True) -> Program:
         for index in self.graph.live():
             node = self.graph.nodes[index]
             if node.kind in CONDITIONS:
@@ -168,7 +166,8 @@ class _Lowering:
         b = self.b
         if node.kind in ("and", "or", "not"):
             args = [self.conditions[a] for a in node.args]
-            return {"and": b.both, "or": b.either, "not": b.invert}[node.kind](*args)
+            of_conditions: dict[str, Callable[..., int]] = {"and": b.both, "or": b.either, "not": b.invert}
+            return of_conditions[node.kind](*args)
         x, y = (self.carried[a].hi for a in node.args)
         return {"lt": b.lt, "le": b.le, "eq": b.eq}[node.kind](x, y)
 
@@ -361,6 +360,4 @@ def lower(
     lowering.b = Builder(
         name, (*graph.inputs, "grad_mean", "grad_var"), [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
     )
-    return lowering.run(
-        {"grad_mean": combine("dmean_dmu", "dvar_dmu"), "grad_var": combine("dmean_dvar", "dvar_dvar")}
-    )
+    return lowering.run({"grad_mean": combine("dmean_dmu", "dvar_dmu"), "grad_var": combine("dmean_dvar", "dvar_dvar")})

@@ -11,7 +11,17 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DOMAIN", "Points", "calibration_points", "edge_points", "in_domain", "near_points", "neighbours", "seed_of", "wide_points"]
+__all__ = [
+    "DOMAIN",
+    "Points",
+    "calibration_points",
+    "edge_points",
+    "in_domain",
+    "near_points",
+    "neighbours",
+    "seed_of",
+    "wide_points",
+]
 
 F32 = npt.NDArray[np.float32]
 Points = tuple[F32, F32]
@@ -95,7 +105,7 @@ def near_points(ratios: tuple[float, ...], n: int, seed: int) -> Points:
     means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
     for ratio in ratios:
         away = rng.choice([-1.0, 1.0], n) * _log_uniform(rng, -30, -1, n)
-        mean, var = _from_ratio(np.full(n, ratio), _log_uniform(rng, -100, 100, n))
+        _, var = _from_ratio(np.full(n, ratio), _log_uniform(rng, -100, 100, n))
         moved = ratio * np.sqrt(var.astype(np.float64)) * (1 + away)
         means.append(moved.astype(np.float32))
         variances.append(var)

@@ -77,8 +77,10 @@ class Graph:
             return b
         if self.value(b) == 0:
             return a
-        if self.value(a) is not None and self.value(b) is not None:
-            return self.const(self.value(a) + self.value(b))
+        va, vb = self.value(a), self.value(b)
+        if va is not None and vb is not None:
+            with mpmath.workdps(60):
+                return self.const(va + vb)
         if self.nodes[b].kind == "neg":
             return self.sub(a, self.nodes[b].args[0])
         if self.nodes[a].kind == "neg":

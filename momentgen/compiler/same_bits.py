@@ -91,7 +91,7 @@ def kernel_inputs(n: int, direction: str, seed: int) -> tuple[F32, ...]:
     edges, third = edge_points(), n // 3
     wide = wide_points(third, seed)
     bits = rng.integers(0, 2**32, (2, third), dtype=np.uint32).view(np.float32)
-    odd = np.float32([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0, -1.0, 1.0, 2.0**-149, -(2.0**-149)])
+    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0, -1.0, 1.0, 2.0**-149, -(2.0**-149)], np.float32)
     corners = [grid.ravel() for grid in np.meshgrid(odd, odd)]
     rest = max(n - edges[0].size - corners[0].size - 2 * third, 0)
     moderate = (rng.standard_normal(rest) * 4).astype(np.float32), rng.chisquare(2, rest).astype(np.float32)
@@ -156,7 +156,7 @@ def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
         )
         if done.returncode != 0:
             raise BuildError("Triton", "emit", f"the interpreter failed: {done.stderr.strip()[-2000:]}")
-        results = []
+        results: list[tuple[F32, ...]] = []
         for number in range(len(jobs)):
             with np.load(where / f"result{number}.npz") as archive:
                 results.append((archive["arr_0"], archive["arr_1"]))

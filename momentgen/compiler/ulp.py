@@ -39,7 +39,7 @@ def is_normal(exact: Array) -> npt.NDArray[np.bool_]:
 
 
 def ulp_error(computed: npt.NDArray[np.float32], exact: Array) -> Array:
-    """|computed - exact| in ulp where the exact value is a normal number, 0 elsewhere; NaN and inf count as infinite."""
+    """|computed - exact| in ulp where the exact value is a normal number, else 0; NaN and inf count as infinite."""
     with np.errstate(all="ignore"):
         error = np.abs(computed.astype(np.float64) - exact) / unit(exact)
     error = np.where(np.isfinite(computed), error, np.inf)

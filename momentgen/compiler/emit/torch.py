@@ -55,7 +55,9 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     if stable.scalars_source:
         lines[lines.index('__all__ = ["backward", "forward"]')] = '__all__ = ["backward", "forward", "kernel_scalars"]'
         lines += ["", *with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")]
-        lines.append('    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""')
+        lines.append(
+            '    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""'
+        )
         lines += [f"    {line}".rstrip() for line in stable.scalars_source.splitlines()]
         lines.append("")
     return "\n".join(lines)
@@ -112,7 +114,9 @@ def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool
         if not any(of_tensor[1:]):  # of two numbers, torch.where makes the default dtype, float32
             return f"torch.where({args[0]}, torch.full_like({like}, {args[1]}), {args[2]})", False
         return f"torch.where({args[0]}, {args[1]}, {args[2]})", False
-    if kind == "abs" and tensor:  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
+    if (
+        kind == "abs" and tensor
+    ):  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
         return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})", False
     function = {"sqrt": "sqrt", "exp_mantissa": "exp", "abs": "abs"}[kind]
     if tensor:

@@ -24,9 +24,9 @@ import sympy as sp
 from momentgen.compiler.approximate import J
 from momentgen.symbols import Phi, mu, phi, v
 
-__all__ = ["Linear", "OutputForm", "Side", "output_forms"]
+__all__ = ["Linear", "OutputForm", "Side", "T", "output_forms"]
 
-t = sp.Symbol("_t", nonnegative=True)  # |mu|/sigma; the underscore keeps it apart from parameters
+T = sp.Symbol("_t", nonnegative=True)  # |mu|/sigma; the underscore keeps it apart from parameters
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Linear:
     def reduced(self) -> dict[int, sp.Expr]:
         """The b_n as they are after t·J_n = J_{n-1} - (n+1)·J_{n+1} has removed every power of t but beside J_{-1}."""
         result: dict[int, sp.Expr] = {}
-        work = {n: sp.Poly(b, t) for n, b in self.normal.items()}
+        work = {n: sp.Poly(b, T) for n, b in self.normal.items()}
         while work:
             n = min(work)
             poly = work.pop(n)
@@ -48,11 +48,11 @@ class Linear:
                 if power == 0:
                     constant += coefficient
                 elif n == -1:
-                    constant += coefficient * t**power
+                    constant += coefficient * T**power
                 else:
-                    lower = sp.Poly(coefficient * t ** (power - 1), t)
+                    lower = sp.Poly(coefficient * T ** (power - 1), T)
                     for m, factor in ((n - 1, 1), (n + 1, -(n + 1))):
-                        work[m] = work.get(m, sp.Poly(0, t)) + factor * lower
+                        work[m] = work.get(m, sp.Poly(0, T)) + factor * lower
             total = sp.factor(sp.expand(result.get(n, 0) + constant))
             result[n] = total
         return {n: b for n, b in sorted(result.items()) if b != 0}
@@ -60,7 +60,7 @@ class Linear:
 
 @lru_cache(maxsize=512)
 def _function(expr: sp.Expr, names: tuple[sp.Symbol, ...]) -> Callable[..., Any]:
-    return sp.lambdify(names, expr, "mpmath")  # type: ignore[no-any-return]
+    return sp.lambdify(names, expr, "mpmath")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Side:
 
         def number(expr: sp.Expr) -> Any:
             names = sorted((s for s in expr.free_symbols), key=str)
-            return mpmath.mpf(_function(expr, tuple(names))(*(at if s == t else params[s.name] for s in names)))
+            return mpmath.mpf(_function(expr, tuple(names))(*(at if s == T else params[s.name] for s in names)))
 
         terms = [number(term) for term in sp.Add.make_args(self.plain)]
         terms += [density * number(b) * jn[n] for n, b in self.first.items()]
@@ -135,7 +135,7 @@ def _linear(expr: sp.Expr, power: int, sign: int) -> Linear:
     a = mu / sp.sqrt(v)
     big, small, scale = sp.Symbol("Phi_a"), sp.Symbol("phi_a"), sp.Symbol("s", positive=True)
     flat = sp.expand(expr.subs({Phi(a): big, phi(a): small}))
-    flat = sp.expand(flat.subs({mu: sign * t * scale, v: scale**2}) / scale**power)
+    flat = sp.expand(flat.subs({mu: sign * T * scale, v: scale**2}) / scale**power)
     if flat.free_symbols & {mu, v, scale} or flat.has(Phi, phi):
         raise ValueError(f"{expr} is not sigma**{power} times a function of mu/sigma, linear in Phi and phi")
     poly = sp.Poly(flat, big, small)
@@ -168,7 +168,9 @@ def _side(linear: Linear, first: Linear | None, second: Linear | None, factor: i
     if first is None or second is None:
         return Side(linear.plain, linear.reduced(), sp.Integer(0), {}, {})
     plain = sp.expand(linear.plain + factor * first.plain * second.plain)
-    cross = _sum((sp.Integer(1), linear.normal), (factor * first.plain, second.normal), (factor * second.plain, first.normal))
+    cross = _sum(
+        (sp.Integer(1), linear.normal), (factor * first.plain, second.normal), (factor * second.plain, first.normal)
+    )
     left_factor, left = _monic(first.reduced())
     right_factor, right = _monic(second.reduced())
     outer = sp.factor(factor * left_factor * right_factor)
@@ -188,16 +190,18 @@ def _rewritten(side: Side) -> Iterator[Side]:
             first = dict(side.first)
             for n in chosen:
                 b = first.pop(n)
-                first = _sum((sp.Integer(1), first), ((n + 2) * b, {n + 2: sp.Integer(1)}), (b * t, {n + 1: sp.Integer(1)}))
+                first = _sum(
+                    (sp.Integer(1), first), ((n + 2) * b, {n + 2: sp.Integer(1)}), (b * T, {n + 1: sp.Integer(1)})
+                )
             yield replace(side, first={n: sp.factor(b) for n, b in sorted(first.items())})
 
 
 def _cost(side: Side) -> tuple[float, int]:
     """Worst conditioning over the tail and half-way parameters, then the number of terms."""
-    names = {s.name for e in (side.plain, side.factor, *side.first.values()) for s in sp.sympify(e).free_symbols - {t}}
+    names = {s.name for e in (side.plain, side.factor, *side.first.values()) for s in sp.sympify(e).free_symbols - {T}}
     params = dict.fromkeys(names, mpmath.mpf("0.3"))
     worst = max(side.condition(mpmath.mpf(x) / 4, params) for x in (2, 4, 6, 10, 20, 60))
-    return (round(worst, 2), sum(len(sp.Add.make_args(b)) + (b.has(t)) for b in side.first.values()))
+    return (round(worst, 2), sum(len(sp.Add.make_args(b)) + (b.has(T)) for b in side.first.values()))
 
 
 def output_forms(mean: sp.Expr, second: sp.Expr, degree: int) -> dict[str, OutputForm]:

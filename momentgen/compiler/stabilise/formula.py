@@ -30,7 +30,7 @@ from momentgen.compiler.stabilise.formula_truth import F32, F64, FormulaTruth, T
 from momentgen.compiler.stabilise.functions import FunctionWriter
 from momentgen.compiler.stabilise.kink import FLOAT64, Precision
 from momentgen.compiler.stabilise.rewrite import Written, write
-from momentgen.compiler.stabilise.stable import settings_of, OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, Rule

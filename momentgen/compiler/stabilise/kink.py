@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -27,11 +28,10 @@ from sympy.printing.pycode import MpmathPrinter
 
 from momentgen import sign_change
 from momentgen.compiler.approximate import J, Polynomial, remez
-from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.forms import OutputForm, Side, output_forms
-from momentgen.compiler.stabilise.forms import t as T_SYMBOL
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.oracle import ball_function, evaluate
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
@@ -63,7 +63,7 @@ class Precision:
 
 FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
 #: per variant: the (fit, scale) to try; which needs the fewest operations is found by measurement
-_VARIANTS = {"exact": ((2.2e-8, 4.0), (1e-9, 4.0), (1e-8, 3.0), (3e-8, 2.0)), "tight": ((1e-9, 4.0),)}
+_VARIANTS = {"exact": ((2.2e-8, 4.0), (1e-8, 3.0), (3e-8, 2.0)), "tight": ((1e-9, 4.0),)}
 #: the aim as a share of the goal: a sampled maximum of 1.7 was 1.94 over all inputs
 _AIM = 0.8
 #: (reach, factors): exp(-reach²/2) is 2^-252 and 2^-268; the second where an output is of the order 1/v
@@ -100,7 +100,9 @@ def _vanishing_order(side: Side, params: Mapping[str, Any]) -> int:
 
 def _near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: float) -> tuple[Polynomial, float]:
     """W with O(t) = t^order W(t²) on 0 <= t <= edge, and the edge: where the general form is well conditioned."""
-    edge = next(k / 8 for k in range(1, 60) if all(form.plus.condition(j / 8, params) <= _LOSS / 2 for j in range(k, 60)))
+    edge = next(
+        k / 8 for k in range(1, 60) if all(form.plus.condition(j / 8, params) <= _LOSS / 2 for j in range(k, 60))
+    )
 
     def target(h: Any) -> Any:
         with mpmath.workdps(90):
@@ -198,7 +200,7 @@ class _Writer:
         if expr.is_number:
             with mpmath.workdps(60):
                 return g.const(mpmath.mpf(sp.Rational(expr).p) / sp.Rational(expr).q)
-        if expr == T_SYMBOL:
+        if expr == T:
             return self.t
         if isinstance(expr, sp.Symbol):
             return g.param(expr.name)
@@ -312,7 +314,7 @@ class _Writer:
         """sigma^p·(C0 + z·2^n), where 2^n is applied after sigma^p when C0 = 0."""
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
-        degrees = {sp.degree(e, T_SYMBOL) if e.has(T_SYMBOL) else 0 for e in plains if e != 0}
+        degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
         factors = self.factors()
         if not degrees:
             return self.scale(z, p, factors)
@@ -328,7 +330,7 @@ class _Writer:
             inner = g.select(alone, one, self.whole())
             return self.scale(g.madd(z, inner, plain), p, [g.select(alone, f, one) for f in factors])
         if degrees == {1} and p == 1:
-            values = [self.expression(sp.cancel(e / T_SYMBOL)) for e in plains]
+            values = [self.expression(sp.cancel(e / T)) for e in plains]
             plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
             return g.madd(plain, self.size, self.scale(z, p, factors))
         raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
@@ -386,18 +388,18 @@ def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]
         return False
     with mpmath.workdps(40):
         values = [form.minus.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
-    return any(a * b < 0 for a, b in zip(values, values[1:], strict=False))
+    return any(a * b < 0 for a, b in pairwise(values))
 
 
 def sign_function(form: OutputForm, parameters: tuple[str, ...]) -> str:
     """The negative side of a mean as a Python expression in ``t``, mpmath and the parameters, for generated code."""
     names = {s.name: s.name for e in (form.minus.plain, *form.minus.first.values()) for s in e.free_symbols}
-    if form.minus.factor != 0 or set(names) - {*parameters, T_SYMBOL.name}:
+    if form.minus.factor != 0 or set(names) - {*parameters, T.name}:
         raise BuildError("", "stabilise", "a mean is linear in Phi and phi", form.minus)
     code = MpmathPrinter({"fully_qualified_modules": False}).doprint
     terms = [f"({code(form.minus.plain)})"]
     terms += [f"npdf(t) * ({code(b)}) * truncated_moment({n}, t)" for n, b in form.minus.first.items()]
-    return " + ".join(terms).replace(T_SYMBOL.name, "t")
+    return " + ".join(terms).replace(T.name, "t")
 
 
 class SignScalars:
@@ -431,7 +433,7 @@ class ClosedFormTruth:
     def __call__(
         self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32], params: Mapping[str, float]
     ) -> dict[str, npt.NDArray[np.float64]]:
-        values = {"mu": mean.astype(np.float64), "v": var.astype(np.float64), **params}
+        values: dict[str, npt.ArrayLike] = {"mu": mean.astype(np.float64), "v": var.astype(np.float64), **params}
         return dict(zip(self.names, evaluate(self.function, values).value, strict=True))
 
 
@@ -460,7 +462,7 @@ def applies(derivation: Derivation) -> bool:
 def stable_variants(derivation: Derivation) -> list[Stable]:
     """The variants of a homogeneous one-kink rule that its accuracy asks for, in ulp."""
     rule = derivation.rule
-    forms = output_forms(derivation.mean, derivation.second, int(derivation.degree))
+    forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
     defaults = {p.name: mpmath.mpf(p.default) for p in rule.parameters}
     truth = ClosedFormTruth(
         {"mean": derivation.mean, "var": derivation.var, **derivation.partials}, tuple(p.name for p in rule.parameters)

@@ -38,8 +38,8 @@ class Stable:
     Attributes:
         variant: its name.
         forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
-        alternatives: other (forward, partials) pairs of the same value; of all, lower takes the forward and the partials
-            that need the fewest operations to reach the aim.
+        alternatives: other (forward, partials) pairs of the same value; lower takes the forward and the partials
+            that reach the aim with the fewest operations.
         forward64, partials64: the same for the PyTorch form, accurate to float64.
         truth: exact values of the six outputs.
         measure: the error that ``goal`` limits.
@@ -88,7 +88,9 @@ def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
     settings = [rule.defaults]
     for p in rule.parameters:
         if not (math.isfinite(p.low) and math.isfinite(p.high)):
-            raise BuildError(rule.name, "stabilise", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]")
+            raise BuildError(
+                rule.name, "stabilise", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]"
+            )
         for share in (0.3, 0.0, 1.0):
             setting = {**rule.defaults, p.name: p.low + share * (p.high - p.low)}
             if setting not in settings:
