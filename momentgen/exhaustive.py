@@ -131,7 +131,7 @@ def exhaust_rules(
 
             run = exhaust(rule.name, stable, source, setting, stride=stride, reference=reference, progress=progress)
             if run.inputs == ALL_INPUTS:
-                _write(file, read_evidence(file, rule.name).updated(stable.variant, run).to_json())
+                _write(file, read_evidence(file, rule.name).updated(stable.variant, run, stable.goal).to_json())
             results.append(VariantRun(rule.name, stable.variant, run, stable.goal))
             reporter.finished(results[-1])
     return tuple(results)

@@ -30,7 +30,7 @@ from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.errors import BuildError
 
-__all__ = ["Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure"]
+__all__ = ["Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
 _SCREENED = 150_000  # points among which the search for the worst begins
@@ -164,20 +164,14 @@ def measure(
     *,
     points: int,
     seed: int,
-    known: Points,
 ) -> Measured:
-    """Errors of all six outputs over the whole domain, the points ``known`` to be bad included."""
+    """Errors of all six outputs over the whole domain."""
     bounds = {name: Bound() for name in (*OUTPUTS, *PARTIALS)}
     count = 0
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings:
         params = params_of(setting)
-        groups = [
-            known,
-            wide_points(points, seed),
-            edge_points(),
-            near_points(stable.focus(setting), points // 4, seed),
-        ]
+        groups = [wide_points(points, seed), edge_points(), near_points(stable.focus(setting), points // 4, seed)]
         groups.append(worst_points(stable, partial(runner, params=params), setting, points=_SCREENED, seed=seed))
         batch = np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
         missed: list[Points] = []
@@ -205,6 +199,28 @@ def measure(
         if missed:
             hard.append((setting, (np.concatenate([m[0] for m in missed]), np.concatenate([m[1] for m in missed]))))
     return Measured(bounds, count, tuple(hard))
+
+
+def measure_at(
+    stable: Stable,
+    runner: Runner,
+    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
+    at: Points,
+    measured: Measured,
+) -> Measured:
+    """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss the goal."""
+    mean, var = (array[in_domain(*at)] for array in at)
+    hard: list[tuple[Mapping[str, float], Points]] = []
+    for setting in stable.settings if mean.size else ():
+        computed, exact = runner(mean, var, params_of(setting)), stable.truth(mean, var, setting)
+        missed = np.zeros(mean.shape, np.bool_)
+        for name, bound in measured.bounds.items():
+            error = stable.measure(name, computed[name], exact[name], mean, var)
+            bound.update(error, computed[name], exact[name], (mean, var), setting)
+            missed |= error > stable.goal
+        if missed.any():
+            hard.append((setting, (mean[missed], var[missed])))
+    return Measured(measured.bounds, measured.points + mean.size * len(stable.settings), tuple(hard))
 
 
 def check_promises(

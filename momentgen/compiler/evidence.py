@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,32 +100,48 @@ class Run:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The runs of one rule, by variant."""
+    """What is known of one rule.
+
+    Attributes:
+        rule: its name.
+        variants: the runs of each variant's latest program, one a setting.
+        missed: by variant, the (mean, var) at which some program, of now or earlier, missed the goal; kept for good.
+    """
 
     rule: str
     variants: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
+    missed: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     def of(self, variant: str, program: str) -> tuple[Run, ...]:
         """Runs over all means of the program with this digest."""
         return tuple(r for r in self.variants.get(variant, ()) if r.program == program and r.inputs == ALL_INPUTS)
 
     def worst_points(self, variant: str) -> Points:
-        """The worst inputs known of a variant, whichever program they were found in."""
+        """The worst inputs of a variant's latest program, which may not be the one at hand."""
         found = {
             (mean, run.var)
             for run in self.variants.get(variant, ())
             for output in run.outputs.values()
             for mean, _ in output.worst
         }
-        array = np.array(sorted(found), np.float32).reshape(-1, 2)
-        return np.ascontiguousarray(array[:, 0]), np.ascontiguousarray(array[:, 1])
+        return _points(found)
 
-    def updated(self, variant: str, run: Run) -> Evidence:
+    def missed_points(self, variant: str) -> Points:
+        """The inputs at which some program of a variant has missed the goal."""
+        return _points(self.missed.get(variant, ()))
+
+    def updated(self, variant: str, run: Run, goal: float) -> Evidence:
         """With a run added; it replaces those of another program or of the same setting."""
+        worst = (pair for output in run.outputs.values() for pair in output.worst)
+        missed = {*self.missed.get(variant, ()), *((mean, run.var) for mean, ulp in worst if ulp > goal)}
         same = [r for r in self.variants.get(variant, ()) if r.program == run.program]
         kept = [r for r in same if (r.setting, r.var) != (run.setting, run.var)]
         runs = sorted([*kept, run], key=lambda r: sorted(r.setting.items()))
-        return Evidence(self.rule, dict(sorted({**self.variants, variant: tuple(runs)}.items())))
+        return Evidence(
+            self.rule,
+            dict(sorted({**self.variants, variant: tuple(runs)}.items())),
+            dict(sorted({**self.missed, variant: tuple(sorted(missed))}.items())),
+        )
 
     def to_json(self) -> str:
         """The file's text; the same evidence gives the same bytes."""
@@ -144,10 +160,16 @@ def read_evidence(path: Path, rule: str) -> Evidence:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["rule"] != rule:
             raise ValueError(f"it speaks for the rule {data['rule']!r}")
-        return Evidence(rule, {name: tuple(map(_run, runs)) for name, runs in data["variants"].items()})
+        missed = {name: tuple((float(mean), float(var)) for mean, var in at) for name, at in data["missed"].items()}
+        return Evidence(rule, {name: tuple(map(_run, runs)) for name, runs in data["variants"].items()}, missed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         cause = f"{path.parent.name}/{path.name}: expected evidence as `momentgen exhaust` writes it, got {error!r}"
         raise RuleError(rule, f"{cause}; remove the file and run the command again") from error
+
+
+def _points(pairs: Iterable[tuple[float, float]]) -> Points:
+    array = np.array(sorted(pairs), np.float32).reshape(-1, 2)
+    return np.ascontiguousarray(array[:, 0]), np.ascontiguousarray(array[:, 1])
 
 
 def _run(data: Mapping[str, Any]) -> Run:

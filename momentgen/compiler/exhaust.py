@@ -76,7 +76,7 @@ def exhaust(
             tallies[is_subnormal].append(tally)
             done += tally.inputs
             progress(done)
-    kernel = _Kernel(source, name, params)
+    kernel = _Kernel(sweep.source, name, params)
     infinities = np.array([-np.inf, np.inf], np.float32)
     limits = kernel(infinities)
     outputs = {name: _measured(rule, stable, setting, kernel, name, tallies) for name in _NAMES}

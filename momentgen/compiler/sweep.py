@@ -292,6 +292,9 @@ class Sweep:
         reference: exact outputs, nearly.
         stride: every how many bit patterns; 1 is all of them.
 
+    Attributes:
+        source: C file and driver; it exports the kernels as well, for who would not compile twice.
+
     Raises:
         BuildError: if there is no C compiler, or it fails.
     """
@@ -303,7 +306,8 @@ class Sweep:
         lines = [f"    const float {a} = params[{i}];" for i, a in enumerate(arguments)] or ["    (void)params;"]
         text = text.replace("PARAMETERS", "\n".join(lines)).replace("ARGUMENTS", "".join(f"{a}, " for a in arguments))
         text = text.replace("DEGREE", str(_DEGREE)).replace("CHUNK", str(CHUNK))
-        self._library = compile_c(f"{source}\n{text}")
+        self.source = f"{source}\n{text}"
+        self._library = compile_c(self.source)
         self._library.sweep.restype = None
         self._library.numbers_from_nan.restype = ctypes.c_int64
         self._params = np.asarray([*params, 0.0], np.float64).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from functools import cache
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_generated_kernels_are_within_their_goal_on_every_input(rule: str, varia
 def evidence_of_abs() -> Evidence:
     stable = stable_of("abs", "exact")
     run = exhaust("abs", stable, source_of("abs", "exact"), {}, stride=1 << 20, reference=reference_of("abs"))
-    return Evidence("abs").updated("exact", run)
+    return Evidence("abs").updated("exact", run, goal=1.0)
 
 
 def test_evidence_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -155,6 +156,19 @@ def test_evidence_reads_back_as_it_was_written(tmp_path: Path) -> None:
     mean, var = again.worst_points("exact")
     assert mean.size > 10
     assert set(var) == {1.0}
+
+
+def test_inputs_that_missed_the_goal_are_kept_whatever_comes_after() -> None:
+    evidence = evidence_of_abs()
+    (run,) = evidence.variants["exact"]
+    missed = {(m, run.var) for output in run.outputs.values() for m, ulp in output.worst if ulp > 1.0}
+    assert missed
+    assert set(evidence.missed["exact"]) == missed
+    later = evidence.updated("exact", dataclasses.replace(run, program="another"), goal=100.0)
+    assert [r.program for r in later.variants["exact"]] == ["another"]
+    assert set(later.missed["exact"]) == missed
+    mean, var = later.missed_points("exact")
+    assert set(zip(mean.tolist(), var.tolist(), strict=True)) == missed
 
 
 def test_a_sample_is_no_evidence_that_a_certificate_may_name() -> None:
