@@ -292,6 +292,10 @@ class _Writer:
                 value, power = g.mul(self.size, value), power - 1
             elif power < 0:
                 value, power = g.mul(g.mul(self.t, inverse), value), power + 1
+            elif self.precision.scaled:
+                # A t of the size of the smallest normal number has no room for a second word.
+                up, down = (g.const(mpmath.mpf(2) ** k) for k in (32, -32))
+                value = g.mul(g.mul(g.mul(g.mul(self.x, up), self.r), value), down)
             else:
                 value = g.mul(self.t, value)
         while power:
