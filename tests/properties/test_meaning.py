@@ -134,6 +134,7 @@ def test_scaling_by_a_power_of_two_scales_every_output_without_changing_a_bit_of
     name: str, variant: str, data: st.DataObject, power: int
 ) -> None:
     (mean, var), setting = data.draw(points(ratio=15.0, var=(2.0**-30, 2.0**40))), data.draw(parameters(name))
+    mean = np.where(np.abs(mean) < 2.0**-100, np.float32(0), mean)  # else scaling makes it subnormal, which rounds
     c = np.float32(2.0**power)
     small, large = six(name, variant, mean, var, setting), six(name, variant, c * mean, c * c * var, setting)
     degree = FACTS[name].degree

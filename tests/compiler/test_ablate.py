@@ -1,0 +1,84 @@
+"""Measured ablation: it finds the nodes that must be double-floats, and only those."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from momentgen.compiler.ablate import Calibration, choose
+from momentgen.compiler.evaluate import evaluate
+from momentgen.compiler.lower import lower
+from momentgen.compiler.real import Graph
+from momentgen.compiler.ulp import ulp_error
+
+
+def cancelling() -> tuple[Graph, int, int]:
+    """(1 + x)·y - y, whose sum must keep what rounding loses; and beside it a product that need not."""
+    g = Graph(inputs=("x", "y"))
+    x, y = g.input("x"), g.input("y")
+    total = g.add(x, g.const(1))
+    harmless = g.mul(g.mul(x, x), y)
+    g.output("difference", g.sub(g.mul(total, y), y))
+    g.output("harmless", harmless)
+    return g, total, harmless
+
+
+def operations(graph: Graph, nodes: frozenset[int]) -> set[int]:
+    """Without constants, which cost nothing."""
+    return {index for index in nodes if graph.nodes[index].args}
+
+
+def calibration(seed: int = 0) -> Calibration:
+    rng = np.random.default_rng(seed)
+    x = (np.exp2(rng.uniform(-14, -4, 500))).astype(np.float32)
+    y = rng.uniform(1, 4, 500).astype(np.float32)
+    wide = {"x": x.astype(np.float64), "y": y.astype(np.float64)}
+    exact = {"difference": wide["x"] * wide["y"], "harmless": wide["x"] ** 2 * wide["y"]}
+    return Calibration(
+        {"x": x, "y": y}, {}, {}, lambda output, computed: float(ulp_error(computed, exact[output]).max())
+    )
+
+
+def test_cancellation_is_found_and_mended() -> None:
+    graph, total, harmless = cancelling()
+    choice = choose(graph, "f", [calibration()], goal=1.6)
+    assert choice.all_single["difference"] > 1000
+    assert max(choice.all_double.values()) <= 1.6
+    assert max(choice.error.values()) <= 1.6
+    assert total in choice.double
+    assert harmless not in choice.double
+    # What the error says is what the program does, at other points too.
+    other = calibration(1)
+    out = evaluate(lower(graph, "f", choice.double, choice.orders), other.inputs)
+    assert other.error("difference", out["difference"]) <= 2.0
+
+
+def test_a_loose_goal_leaves_everything_single() -> None:
+    graph, _, _ = cancelling()
+    choice = choose(graph, "f", [calibration()], goal=1e9)
+    assert not operations(graph, choice.double)
+    assert choice.error == choice.all_single
+
+
+def test_an_impossible_goal_gives_all_doubles_and_their_error() -> None:
+    graph, total, harmless = cancelling()
+    choice = choose(graph, "f", [calibration()], goal=0.01)
+    assert {total, harmless} <= choice.double
+    assert choice.error == choice.all_double
+    assert max(choice.error.values()) > 0.01
+
+
+def test_every_calibration_counts() -> None:
+    graph, total, _ = cancelling()
+    easy = calibration()
+    large = {"x": np.float32([1.0, 2.0]), "y": np.float32([1.0, 2.0])}
+    exact = {"difference": np.array([1.0, 4.0]), "harmless": np.array([1.0, 8.0])}
+    harmless = Calibration(large, {}, {}, lambda output, got: float(ulp_error(got, exact[output]).max()))
+    assert not operations(graph, choose(graph, "f", [harmless], goal=1.6).double)
+    assert total in choose(graph, "f", [harmless, easy], goal=1.6).double
+
+
+@pytest.mark.parametrize("goal", [1.0, 1.6, 100.0])
+def test_the_choice_is_the_same_every_time(goal: float) -> None:
+    choices = [choose(cancelling()[0], "f", [calibration()], goal=goal) for _ in range(2)]
+    assert choices[0] == choices[1]

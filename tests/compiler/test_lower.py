@@ -1,0 +1,232 @@
+"""Lowering: each operation on double-floats against exact rational arithmetic, and the roundings of constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from momentgen.compiler.evaluate import evaluate
+from momentgen.compiler.lower import _Lowering, lower, orders_of, round_float32, split_float32
+from momentgen.compiler.real import Graph, evaluate_float64
+
+F32 = np.float32
+N = 2000
+
+#: a double-float operand is hi + lo with |lo| <= ulp(hi)/2, made by an exact sum
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+def pairs(seed: int, *, positive: bool = False, low: float = -8, high: float = 8) -> Pairs:
+    rng = np.random.default_rng(seed)
+    sign = 1.0 if positive else rng.choice([-1.0, 1.0], N)
+    hi = (sign * np.exp2(rng.uniform(low, high, N))).astype(F32)
+    lo = (hi * rng.uniform(-1, 1, N) * 2.0**-25).astype(F32)
+    return hi, lo
+
+
+def as_fractions(p: Pairs) -> list[Fraction]:
+    return [Fraction(float(h)) + Fraction(float(low)) for h, low in zip(*p, strict=True)]
+
+
+def run(write: Callable[..., int], operands: list[Pairs], *, wide: bool = True, order: int = 0) -> list[Fraction]:
+    """hi + lo of the operation on double-float operands."""
+    names = [f"{letter}{part}" for letter in "xyz"[: len(operands)] for part in ("h", "l")]
+    g = Graph(inputs=names)
+    sums = [g.add(g.input(names[2 * i]), g.input(names[2 * i + 1])) for i in range(len(operands))]
+    result = write(g, *sums)
+    g.output("out", result)
+    double = set(range(len(g.nodes))) if wide else set(sums)
+    # ``hi`` is the larger word of every operand, in whichever order the graph keeps the two.
+    orders = {s: 1 if g.nodes[g.nodes[s].args[0]].payload.endswith("h") else 2 for s in sums} | {result: order}
+    lowering = _Lowering(g, "operation", double, orders)
+
+    def low(state: _Lowering) -> int:
+        word = state.carried[result].lo
+        return state.b.f32(0.0) if word is None else word
+
+    program = lowering.run({"hi": lambda state: state.carried[result].hi, "lo": low})
+    inputs = {name: words for name, words in zip(names, (w for p in operands for w in p), strict=True)}
+    out = evaluate(program, inputs)
+    return as_fractions((out["hi"], out["lo"]))
+
+
+def worst(got: list[Fraction], want: list[Fraction]) -> float:
+    """log2 of the largest relative error."""
+    error = max(float(abs(a - b) / abs(b)) for a, b in zip(got, want, strict=True))
+    return math.log2(error) if error else -math.inf
+
+
+def root(value: Fraction) -> Fraction:
+    with mpmath.workdps(40):
+        number = mpmath.sqrt(mpmath.mpf(value.numerator) / value.denominator)
+        return Fraction(int(mpmath.nint(mpmath.ldexp(number, 110))), 2**110)
+
+
+def test_product() -> None:
+    x, y = pairs(1), pairs(2)
+    want = [a * b for a, b in zip(as_fractions(x), as_fractions(y), strict=True)]
+    assert worst(run(lambda g, a, b: g.mul(a, b), [x, y]), want) < -44
+    assert worst(run(lambda g, a, b: g.mul(a, b), [x, y], wide=False), want) < -22.4
+
+
+def test_sum_and_difference_of_any_signs_to_the_rounding_of_the_operands() -> None:
+    x, y = pairs(3), pairs(4)
+    fx, fy = as_fractions(x), as_fractions(y)
+    for write, sign in ((lambda g, a, b: g.add(a, b), 1), (lambda g, a, b: g.sub(a, b), -1)):
+        got = run(write, [x, y])
+        for r, a, b in zip(got, fx, fy, strict=True):
+            assert abs(r - (a + sign * b)) <= (abs(a) + abs(b)) * Fraction(1, 2**45)
+
+
+def test_difference_of_near_equals_keeps_the_low_words() -> None:
+    x = pairs(5)
+    y = (x[0], (x[1] * F32(0.5)).astype(F32))
+    got = run(lambda g, a, b: g.sub(a, b), [x, y])
+    want = [a - b for a, b in zip(as_fractions(x), as_fractions(y), strict=True)]
+    assert worst(got, want) < -22.9
+
+
+def test_ordered_sum_is_that_of_any_order_where_the_order_holds() -> None:
+    x, y = pairs(6, low=0, high=8), pairs(7, low=-8, high=-1)
+    plain = run(lambda g, a, b: g.add(a, b), [x, y])
+    assert run(lambda g, a, b: g.add(a, b), [x, y], order=1) == plain
+    assert run(lambda g, a, b: g.add(a, b), [y, x], order=2) == run(lambda g, a, b: g.add(a, b), [y, x])
+
+
+def test_multiply_and_add() -> None:
+    x, y, z = pairs(8), pairs(9), pairs(10)
+    got = run(lambda g, a, b, c: g.madd(a, b, c), [x, y, z])
+    for r, a, b, c in zip(got, *map(as_fractions, (x, y, z)), strict=True):
+        assert abs(r - (a * b + c)) <= (abs(a * b) + abs(c)) * Fraction(1, 2**44)
+
+
+def test_reciprocal_and_root() -> None:
+    x = pairs(11)
+    assert worst(run(lambda g, a: g.recip(a), [x]), [1 / a for a in as_fractions(x)]) < -44
+    x = pairs(12, positive=True, low=-40, high=40)
+    assert worst(run(lambda g, a: g.sqrt(a), [x]), [root(a) for a in as_fractions(x)]) < -44
+
+
+def test_negation_magnitude_and_choice_are_exact() -> None:
+    x, y = pairs(13), pairs(14)
+    fx, fy = as_fractions(x), as_fractions(y)
+    assert run(lambda g, a: g.neg(a), [x]) == [-a for a in fx]
+    assert run(lambda g, a: g.abs(a), [x]) == [abs(a) for a in fx]
+    chosen = run(lambda g, a, b: g.select(g.lt(a, b), a, b), [x, y])
+    assert chosen == [min(a, b) if h != k else c for a, b, c, h, k in zip(fx, fy, chosen, x[0], y[0], strict=True)]
+
+
+def test_exponential_with_and_without_the_second_word() -> None:
+    x = pairs(15, positive=True, low=-10, high=7.4)
+    x = -x[0], -x[1]
+
+    def mantissa_with_factors(g: Graph, a: int) -> int:
+        return g.exp_mantissa(a)
+
+    for wide, bits in ((True, -26.6), (False, -22.3)):
+        got = run(mantissa_with_factors, [x], wide=wide)
+        errors = []
+        with mpmath.workdps(40):
+            for r, a in zip(got, as_fractions(x), strict=True):
+                exact = mpmath.mpf(a.numerator) / a.denominator
+                n = mpmath.nint(exact / mpmath.ln(2))
+                want = [mpmath.exp(exact) * mpmath.mpf(2) ** -(n + k) for k in (-1, 0, 1)]
+                value = mpmath.mpf(r.numerator) / r.denominator
+                errors.append(float(min(abs(value / w - 1) for w in want)))
+        assert math.log2(max(errors)) < bits, wide
+
+
+@pytest.mark.parametrize(("count", "reach"), [(2, 174.0), (4, 185.0)])
+def test_factors_of_the_exponential_multiply_to_one_power_of_two_and_are_normal(count: int, reach: float) -> None:
+    g = Graph(inputs=("x",))
+    x = g.input("x")
+    for i in range(count):
+        g.output(f"f{i}", g.exp_factor(x, i, count))
+    g.output("m", g.exp_mantissa(x))
+    values = (-np.linspace(0, reach, 4001)).astype(F32)
+    out = evaluate(lower(g, "exp", set(), {}), {"x": values})
+    total = out["m"].astype(np.float64)
+    for i in range(count):
+        mantissa, _ = np.frexp(out[f"f{i}"])
+        assert (mantissa == 0.5).all()
+        assert (out[f"f{i}"] >= 2.0**-126).all()
+        total = total * out[f"f{i}"]
+    np.testing.assert_allclose(total, np.exp(values.astype(np.float64)), rtol=2e-7)
+    assert (out["m"] > 0.7).all()
+    assert (out["m"] < 1.42).all()
+
+
+def test_square_difference_is_right_to_its_last_places_where_it_nearly_cancels() -> None:
+    rng = np.random.default_rng(16)
+    with mpmath.workdps(60):
+        square = mpmath.mpf("2.9846213457782346918273645")
+        words = [*split_float32(square)]
+        rest = square - sum(map(mpmath.mpf, words))
+        g = Graph(inputs=("x", "w"), params=("square", "rest"))
+        g.output("out", g.square_difference(g.input("x"), g.input("w"), g.param("square"), g.param("rest")))
+        program = lower(g, "gap", set(range(len(g.nodes))), {})
+        params = dict(zip(("square_hi", "square_lo"), words, strict=True))
+        params |= dict(zip(("rest_hi", "rest_lo"), split_float32(rest), strict=True))
+        w = np.exp2(rng.uniform(-20, 20, N)).astype(F32)
+        away = np.exp2(rng.uniform(-24, -2, N)) * rng.choice([-1, 1], N)
+        x = (np.sqrt(float(square) * w.astype(np.float64)) * (1 + away)).astype(F32)
+        got = evaluate(program, {"x": x, "w": w}, params)["out"]
+        worst_error = 0.0
+        for value, a, b in zip(got, x, w, strict=True):
+            want = mpmath.mpf(float(a)) ** 2 - square * mpmath.mpf(float(b))
+            worst_error = max(worst_error, float(abs(mpmath.mpf(float(value)) / want - 1)))
+        assert worst_error <= 1.01 * 2.0**-24
+
+
+def test_backward_combines_partials_with_the_gradients_that_come_in() -> None:
+    g = Graph(inputs=("mean", "var"))
+    mean, var = g.input("mean"), g.input("var")
+    for name, index in (
+        ("dmean_dmu", mean),
+        ("dmean_dvar", var),
+        ("dvar_dmu", g.neg(mean)),
+        ("dvar_dvar", g.mul(var, var)),
+    ):
+        g.output(name, index)
+    program = lower(g, "backward", set(), {}, backward=True)
+    assert program.inputs == ("mean", "var", "grad_mean", "grad_var")
+    m, v, a, b = (np.random.default_rng(k).standard_normal(50).astype(F32) for k in range(4))
+    out = evaluate(program, {"mean": m, "var": v, "grad_mean": a, "grad_var": b})
+    np.testing.assert_allclose(out["grad_mean"], a * m - b * m, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(out["grad_var"], a * v + b * v * v, rtol=2e-6, atol=1e-6)
+
+
+def test_orders_are_those_of_the_magnitudes_measured() -> None:
+    g = Graph(inputs=("x", "y"))
+    x, y = g.input("x"), g.input("y")
+    first, mixed = g.sub(x, y), g.madd(x, y, y)
+    other = g.sub(y, x)
+    for name, index in (("a", first), ("b", mixed), ("c", other)):
+        g.output(name, index)
+    points = {"x": np.array([4.0, -3.0, 0.5]), "y": np.array([1.0, 2.0, 0.25])}
+    orders = orders_of(g, evaluate_float64(g, points))
+    assert (orders[first], orders[other], orders[mixed]) == (1, 2, 0)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-3.4e38, max_value=3.4e38))
+def test_rounding_is_to_nearest_even_and_a_pair_holds_48_bits(value: float) -> None:
+    hi, lo = split_float32(value)
+    assert hi == round_float32(value) == float(F32(value))
+    assert float(F32(lo)) == lo
+    if abs(value) > 2.0**-90:
+        assert abs(Fraction(hi) + Fraction(lo) - Fraction(value)) <= abs(Fraction(value)) / 2**48
+
+
+def test_rounding_is_done_once() -> None:
+    # Through float64 this would become a tie and round to even, downwards.
+    with mpmath.workdps(60):
+        value = 1 + mpmath.mpf(2) ** -24 + mpmath.mpf(2) ** -80
+        assert round_float32(value) == 1 + 2.0**-23
+        assert round_float32(mpmath.mpf(2) ** -150 * 3 / 2) == 2.0**-149

@@ -1,0 +1,148 @@
+"""One-kink rules without cancellation: the forms and the graphs mean the derived moments, and are well conditioned."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from real_rules import rules, stables
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.real import evaluate_mpmath
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
+from momentgen.compiler.stabilise.forms import OutputForm, output_forms
+from momentgen.compiler.stabilise.kink import FLOAT64, applies, build_graph
+from momentgen.rule import Rule, x
+from momentgen.symbols import Phi, mu, phi, v
+
+NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside") if name in rules()]
+SIX = (*OUTPUTS, *PARTIALS)
+DIGITS = 60
+
+
+@functools.lru_cache
+def forms_of(name: str) -> dict[str, OutputForm]:
+    derivation = derive(rules()[name])
+    return output_forms(derivation.mean, derivation.second, int(derivation.degree))
+
+
+def parameters(name: str, value: str = "0.3") -> dict[str, Any]:
+    with mpmath.workdps(DIGITS):
+        return {p.name: mpmath.mpf(value) for p in rules()[name].parameters}
+
+
+@functools.lru_cache
+def closed_forms(name: str) -> Mapping[str, Any]:
+    """The derived moments as mpmath functions of mean, variance and parameters."""
+    derivation = derive(rules()[name])
+    exprs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
+    names = [mu, v, *(p.symbol for p in rules()[name].parameters)]
+    special = {
+        "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
+        "phi": mpmath.npdf,
+    }
+    return {key: sp.lambdify(names, expr, [special, "mpmath"]) for key, expr in exprs.items()}
+
+
+def exact(name: str, mean: Any, var: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: mpmath.mpf(f(mean, var, *params.values())) for key, f in closed_forms(name).items()}
+
+
+def random_points(seed: int, count: int = 25, reach: float = 15.0) -> list[tuple[Any, Any]]:
+    rng = random.Random(seed)
+    points = []
+    for _ in range(count):
+        var = mpmath.mpf(10) ** rng.uniform(-6, 6)
+        points.append((rng.uniform(-reach, reach) * mpmath.sqrt(var), var))
+    return points
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forms_are_the_derived_moments(name: str) -> None:
+    params = parameters(name)
+    with mpmath.workdps(160):  # the closed forms cancel
+        for mean, var in random_points(1):
+            want, sigma = exact(name, mean, var, params), mpmath.sqrt(var)
+            for output, form in forms_of(name).items():
+                side = form.minus if mean < 0 else form.plus
+                got = sigma**form.power * side.value(abs(mean) / sigma, params)
+                # Beyond, J_n itself is good to the precision set less what its recurrence loses.
+                assert abs(got - want[output]) <= mpmath.mpf(10) ** -40 * abs(want[output]), (output, mean, var)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_terms_of_the_forms_do_not_cancel_in_the_tails(name: str) -> None:
+    params = parameters(name)
+    form_of = forms_of(name)
+    for output, form in form_of.items():
+        for t in (1.5, 2, 3, 5, 10, 20, 35):
+            assert form.plus.condition(t, params) < 8, (output, t)
+            # A mean that changes sign is expanded there.
+            if not (output == "mean" and name == "leaky_relu"):
+                assert form.minus.condition(t, params) < 8, (output, -t)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parity_read_off_the_forms_is_that_of_the_moments(name: str) -> None:
+    params = parameters(name)
+    with mpmath.workdps(60):
+        for output, form in forms_of(name).items():
+            values = [(form.plus.value(t, params), form.minus.value(t, params)) for t in (0.3, 1.1, 2.7)]
+            for sign in (1, -1):
+                agrees = all(abs(b - sign * a) <= abs(a) * mpmath.mpf(10) ** -50 for a, b in values)
+                assert agrees == (form.parity == sign), output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graph_for_float64_means_the_moments(name: str) -> None:
+    params = parameters(name)
+    check_graph(name, [build_graph(forms_of(name), params, FLOAT64, o)[0] for o in (OUTPUTS, PARTIALS)], params, 2e-15)
+
+
+@pytest.mark.parametrize("variant", ["exact", "tight"])
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_for_float32_mean_the_moments_to_the_error_of_their_fits(name: str, variant: str) -> None:
+    stable = stables(name)[variant]
+    tolerance = max(float(fit.error) for fit in stable.fits)
+    params: dict[str, Any] = {p.name: 0.3 for p in rules()[name].parameters}
+    scalars = stable.scalars(params)
+    graphs = [stable.forward, stable.partials]
+    names = [p for p in graphs[0].params if p not in params]
+    pairs = dict(zip(names, zip(scalars[::2], scalars[1::2], strict=True), strict=True)) if scalars else {}
+    derived = {key: mpmath.mpf(hi) + mpmath.mpf(lo) for key, (hi, lo) in pairs.items()}
+    check_graph(name, graphs, params, tolerance, derived)
+
+
+def check_graph(
+    name: str, graphs: list[Any], params: Mapping[str, Any], tolerance: float, derived: Mapping[str, Any] | None = None
+) -> None:
+    with mpmath.workdps(120):
+        params = {key: mpmath.mpf(value) for key, value in params.items()}
+        for mean, var in random_points(2, count=40, reach=12.0):
+            want = exact(name, mean, var, params)
+            got: dict[str, Any] = {}
+            for graph in graphs:
+                got |= evaluate_mpmath(graph, {"mean": mean, "var": var, **params, **(derived or {})})
+            for output in SIX:
+                assert abs(got[output] - want[output]) <= 8 * tolerance * abs(want[output]), (output, mean, var)
+
+
+def test_a_moment_that_is_not_linear_in_phi_is_refused() -> None:
+    a = mu / sp.sqrt(v)
+    with pytest.raises(ValueError, match="not linear"):
+        output_forms(Phi(a) ** 2, Phi(a), 0)
+    with pytest.raises(ValueError, match="not sigma"):
+        output_forms(mu * Phi(a) + phi(a), v * Phi(a), 1)
+
+
+def test_only_homogeneous_functions_with_a_kink_at_zero_are_taken() -> None:
+    assert all(applies(derive(rules()[name])) for name in NAMES)
+    assert not applies(derive(Rule("shifted", f=sp.Max(x, 1))))
+    assert not applies(derive(Rule("mixed", f=sp.Max(x, 0) + sp.Abs(x) * x)))
+    assert np.isfinite(float(exact(NAMES[0], mpmath.mpf(0), mpmath.mpf(1), parameters(NAMES[0]))["mean"]))
