@@ -52,7 +52,7 @@ def run(write: Callable[..., int], operands: list[Pairs], *, wide: bool = True, 
         return state.b.f32(0.0) if word is None else word
 
     program = lowering.run({"hi": lambda state: state.carried[result].hi, "lo": low})
-    inputs = {name: words for name, words in zip(names, (w for p in operands for w in p), strict=True)}
+    inputs = dict(zip(names, (w for p in operands for w in p), strict=True))
     out = evaluate(program, inputs)
     return as_fractions((out["hi"], out["lo"]))
 

@@ -17,7 +17,8 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.real import evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.forms import OutputForm, output_forms
-from momentgen.compiler.stabilise.kink import FLOAT64, applies, build_graph
+from momentgen.compiler.stabilise.kink import applies
+from momentgen.compiler.stabilise.kink_graph import FLOAT64, build_graph
 from momentgen.rule import Rule, x
 from momentgen.symbols import Phi, mu, phi, v
 

@@ -20,7 +20,8 @@ from momentgen.compiler.oracle import partials as oracle_partials
 from momentgen.compiler.points import calibration_points, edge_points, in_domain, wide_points
 from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.mixture import SWITCH, applies, stable_variants
+from momentgen.compiler.stabilise.mixture import applies, stable_variants
+from momentgen.compiler.stabilise.mixture_graph import SWITCH
 from momentgen.compiler.stabilise.mixture_truth import logistic_moments, logistic_truth
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, InputBox, Rule, S, ScaleMixture, x

@@ -3,7 +3,7 @@
 =============  ===================================================================
 ``stable``     what this stage hands on: :class:`Stable`, one variant of a rule
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
-``kink``       the graphs of such functions
+``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``

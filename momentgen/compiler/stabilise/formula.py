@@ -23,12 +23,12 @@ from momentgen.compiler.approximate import Polynomial, fit_parameter
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.real import Graph, evaluate_float64
-from momentgen.compiler.stabilise import kink
+from momentgen.compiler.stabilise import kink, kink_graph
 from momentgen.compiler.stabilise.expressions import MagnitudeTranslator, Translator
 from momentgen.compiler.stabilise.forms import output_forms
 from momentgen.compiler.stabilise.formula_truth import F32, F64, FormulaTruth, TermsUlp
 from momentgen.compiler.stabilise.functions import FunctionWriter
-from momentgen.compiler.stabilise.kink import FLOAT64, Precision
+from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.rewrite import Written, write
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
@@ -82,7 +82,7 @@ class _Graphs:
     ) -> tuple[Graph, tuple[Polynomial, ...]]:
         forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
         defaults = {p.name: mpmath.mpf(p.default) for p in self.rule.parameters}
-        return kink.build_graph(forms, defaults, precision, names)
+        return kink_graph.build_graph(forms, defaults, precision, names)
 
     def _floored(self, translator: Translator, name: str) -> int:
         node = self._output(translator, name)

@@ -21,7 +21,7 @@ import mpmath
 
 from momentgen.compiler.approximate import J, Polynomial, remez
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.kink import Precision
+from momentgen.compiler.stabilise.kink_graph import Precision
 from momentgen.errors import BuildError
 
 __all__ = ["FunctionWriter", "Value", "mills_core"]

@@ -1,0 +1,409 @@
+r"""Homogeneous one-kink rules (relu, leaky_relu, abs, heaviside): the graph of real operations.
+
+Takes the forms of :mod:`momentgen.compiler.stabilise.forms` and writes them over shared values
+
+    t = min(|mu|/sigma, T),  E = exp(-t²/2),  Ĵ_n = J_n(t)/sqrt(2 pi),
+
+where the highest J_n is a fitted polynomial in u = 1/(1 + t/4) and the others follow from it without
+cancellation.  Three things keep the result accurate over all of float32:
+
+- the power of two in E is applied last, in factors that stay normal numbers;
+- an output that vanishes at a = 0 is fitted there as such (it is a^m times a polynomial in a²);
+- a mean that changes sign at t0 is expanded about t0, which the host computes from the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen import sign_change
+from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.forms import OutputForm, Side, T
+from momentgen.errors import BuildError
+
+__all__ = ["FLOAT64", "Precision", "build_graph", "sign_changing"]
+
+_CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
+_LOSS = 4.0  # conditioning beyond which an output gets its own expansion at a = 0
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the graph is for.
+
+    Attributes:
+        fit: relative error allowed to each fitted polynomial.
+        reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
+        scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
+        factors: in how many factors exp's power of two is applied; each must be a normal number.
+        scale: c in u = 1/(1 + t/c), the variable of the fits: rounding u costs in proportion to c, a small c degree.
+    """
+
+    fit: float
+    reach: float
+    scaled: bool
+    factors: int = 2
+    scale: float = 4.0
+
+
+FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
+
+
+@lru_cache
+def _core(order: int, reach: float, goal: float, scale: float) -> Polynomial:
+    """P with J_order(t)/sqrt(2 pi) = u^(order+1) P(u - 1/4), u = 1/(1 + t/scale), of the lowest sufficient degree."""
+    low = 1 / (1 + mpmath.mpf(reach) / scale)
+
+    def target(u: Any) -> Any:
+        return J(order, scale * (1 / u - 1)) / (mpmath.sqrt(2 * mpmath.pi) * u ** (order + 1))
+
+    what = f"J_{order}(t)/(sqrt(2 pi) u^{order + 1}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
+    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, centre=_CENTRE, what=what), goal, what)
+
+
+def _lowest(fit: Any, goal: float, what: str) -> Polynomial:
+    for degree in range(4, 40, 2):
+        polynomial: Polynomial = fit(degree)
+        if polynomial.error <= goal:
+            return polynomial
+    raise BuildError(what, "approximate", f"no polynomial up to degree 38 reaches a relative error of {goal}")
+
+
+def _vanishing_order(side: Side, params: Mapping[str, Any]) -> int:
+    """m with O(t) ~ t^m at 0."""
+    with mpmath.workdps(60):
+        small = mpmath.mpf("1e-12")
+        ratio = abs(side.value(2 * small, params) / side.value(small, params))
+        return int(mpmath.nint(mpmath.log(ratio, 2)))
+
+
+def _near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: float) -> tuple[Polynomial, float]:
+    """W with O(t) = t^order W(t²) on 0 <= t <= edge, and the edge: where the general form is well conditioned."""
+    edge = next(
+        k / 8 for k in range(1, 60) if all(form.plus.condition(j / 8, params) <= _LOSS / 2 for j in range(k, 60))
+    )
+
+    def target(h: Any) -> Any:
+        with mpmath.workdps(90):
+            root = mpmath.sqrt(h) if h > mpmath.mpf("1e-30") else mpmath.mpf("1e-15")
+            return form.plus.value(root, params) / root**order
+
+    what = f"{form.name}/(sigma^{form.power} t^{order}) in t², 0 <= t <= {edge}"
+    interval = (mpmath.mpf(0), mpmath.mpf(edge) ** 2)
+    return _lowest(lambda degree: remez(target, interval, degree, what=what), goal, what), edge
+
+
+def _without_t(side: Side) -> dict[int, sp.Expr] | None:
+    """The J_n's coefficients over t, where the side is phi·t times a sum of J_n; else None."""
+    if side.plain != 0 or side.factor != 0 or any(b.subs(T, 0) != 0 for b in side.first.values()):
+        return None
+    return {n: sp.cancel(b / T) for n, b in side.first.items()}
+
+
+class _Writer:
+    """Writes the shared values once, and then output after output."""
+
+    def __init__(self, graph: Graph, precision: Precision, degree: int) -> None:
+        self.g, self.precision = graph, precision
+        self.fits: list[Polynomial] = []
+        g = graph
+        self.mu, self.v = g.input("mean"), g.input("var")
+        self.negative = g.lt(self.mu, g.const(0))
+        self.size = g.abs(self.mu)
+        self.degenerate = g.eq(self.v, g.const(0))
+        if precision.scaled:
+            tiny, huge = g.lt(self.v, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), self.v)
+            one, up, down = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
+            c = g.comment(g.select(tiny, up, g.select(huge, down, one)), "power of two that keeps residuals normal")
+            back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
+            w, x = g.mul(g.mul(self.v, c), c), g.mul(self.size, c)
+        else:
+            c = back = g.const(1)
+            w, x = self.v, self.size
+        self.w = g.select(self.degenerate, g.const(1), w)
+        # At mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on.  NaN stays NaN.
+        above = g.lt if degree > 0 else g.le
+        limit = g.both(self.degenerate, above(g.const(0), self.size))
+        self.x = g.select(limit, g.const(mpmath.mpf(2) ** 100), x)
+        self.s = g.comment(g.sqrt(self.w), "standard deviation, scaled")
+        self.r = g.recip(self.s)
+        reach = g.const(precision.reach)
+        raw = g.mul(self.x, self.r)
+        self.clamped = g.lt(reach, raw)
+        self.t = g.comment(g.select(self.clamped, reach, raw), "t = min(|mean|/sigma, reach)")
+        self.h = g.mul(self.t, self.t)
+        self.exponent = g.mul(self.h, g.const(-0.5))
+        self.e = g.comment(g.exp_mantissa(self.exponent), "exp(-t^2/2), mantissa")
+        zero = g.const(0)
+        # Terms in 1/sigma are taken as 0 at sigma = 0: there t is 0 or at its reach, and gradients stay finite.
+        self.sigma = g.select(self.degenerate, zero, g.mul(self.s, back))
+        self.inverse = g.select(self.degenerate, zero, g.mul(self.r, c))
+        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
+        self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
+        self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
+
+    # --- cores -----------------------------------------------------------------
+    def need(self, orders: set[int]) -> None:
+        """Make J_n/sqrt(2 pi) available for the orders given."""
+        g = self.g
+        orders = {n for n in orders if n >= 0}
+        if not orders:
+            return
+        if len(orders) == 1 and max(orders) < 2:
+            (n,) = orders
+            self.j[n] = self.fit(n)
+        elif max(orders) <= 2:
+            # K (1 + t²) = 1 - 2 t J_2 and J_0 = 2 J_2 + t K: nothing cancels.
+            two = g.const(2)
+            self.j[2] = self.fit(2)
+            top = g.madd(g.neg(g.mul(self.t, two)), self.j[2], self.j[-1])
+            self.j[1] = g.comment(g.mul(top, g.recip(g.add(self.h, g.const(1)))), "J_1/sqrt(2 pi)")
+            self.j[0] = g.comment(g.madd(self.t, self.j[1], g.mul(self.j[2], two)), "Mills ratio/sqrt(2 pi)")
+        else:
+            top_order = max(orders)
+            for n in (top_order, top_order - 1):
+                self.j[n] = self.fit(n)
+            for n in range(top_order - 2, -1, -1):
+                self.j[n] = g.madd(self.t, self.j[n + 1], g.mul(self.j[n + 2], g.const(n + 2)))
+
+    def fit(self, order: int) -> int:
+        g = self.g
+        core = _core(order, self.precision.reach, self.precision.fit, self.precision.scale)
+        self.fits.append(core)
+        c = self.precision.scale
+        u = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
+        value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
+        power = u
+        for _ in range(order):
+            power = g.mul(power, u)
+        return g.comment(g.mul(value, power), f"J_{order}/sqrt(2 pi)")
+
+    # --- expressions -------------------------------------------------------------
+    def expression(self, expr: sp.Expr) -> int:
+        """A polynomial in t and the parameters, as written."""
+        g = self.g
+        if expr.is_number:
+            with mpmath.workdps(60):
+                return g.const(mpmath.mpf(sp.Rational(expr).p) / sp.Rational(expr).q)
+        if expr == T:
+            return self.t
+        if isinstance(expr, sp.Symbol):
+            return g.param(expr.name)
+        parts = [self.expression(a) for a in expr.args]
+        if isinstance(expr, sp.Add):
+            total = parts[0]
+            for part in parts[1:]:
+                total = g.add(total, part)
+            return total
+        if isinstance(expr, sp.Mul):
+            total = parts[-1]
+            for part in reversed(parts[:-1]):
+                total = g.mul(total, part)
+            return total
+        if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
+            base = total = self.expression(expr.base)
+            for _ in range(int(expr.exp) - 1):
+                total = g.mul(total, base)
+            return total
+        raise TypeError(f"not a polynomial: {expr}")
+
+    def combination(self, terms: Mapping[int, sp.Expr]) -> int:
+        """Σ b_n·J_n/sqrt(2 pi)."""
+        total = self.g.const(0)
+        for n, b in terms.items():
+            total = self.g.madd(self.expression(b), self.j[n], total)
+        return total
+
+    def product(self, side: Side) -> int:
+        """C2/(2 pi): the coefficient of E²."""
+        if side.factor == 0:
+            return self.g.const(0)
+        g = self.g
+        return g.mul(g.mul(self.expression(side.factor), self.combination(side.left)), self.combination(side.right))
+
+    def plain_density(self) -> int:
+        """E with its exponent, flushed to zero where it is negligible beside 1."""
+        g = self.g
+        return g.mul(self.e, self.whole())
+
+    def factors(self) -> list[int]:
+        count = self.precision.factors
+        return [self.g.exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
+
+    def whole(self) -> int:
+        """The product of the factors."""
+        total = self.g.const(1)
+        for factor in self.factors():
+            total = self.g.mul(total, factor)
+        return total
+
+    # --- outputs -----------------------------------------------------------------
+    def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
+        g = self.g
+        parity = form.parity
+        one_sided = parity is not None
+        sides = (form.plus,) if one_sided else (form.plus, form.minus)
+        if parity is not None and (rest := _without_t(form.plus)) is not None:
+            z = g.mul(self.e, self.combination(rest))
+            main = self.powers(form.power, 1, z, self.factors())
+        else:
+            main = self.assemble(form, sides, g.mul(self.e, self.coefficient(sides)))
+        if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > _LOSS:
+            order = _vanishing_order(form.plus, params)
+            fit, edge = _near_zero(form, order, params, self.precision.fit)
+            self.fits.append(fit)
+            series = g.horner(self.h, fit.coefficients)
+            main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)
+        if parity == -1:
+            main = g.select(self.negative, g.neg(main), main)
+        return main
+
+    def near_sign_change(self, main: int) -> int:
+        """sigma·d·P(d), d = t - t0, on the negative side where |d| is small; see :mod:`momentgen.sign_change`."""
+        g = self.g
+        width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
+        near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
+        # x² - t0² w = (x - t0 s)(x + t0 s), and t - t0 = (x - t0 s)/s.
+        gap = g.square_difference(self.x, self.w, square, rest)
+        distance = g.comment(g.mul(gap, g.recip(g.mul(self.s, g.madd(at, self.s, self.x)))), "t - t0")
+        value = taylor[-1]
+        for coefficient in reversed(taylor[:-1]):
+            value = g.madd(value, distance, coefficient)
+        return g.select(near, g.mul(self.sigma, g.mul(distance, value)), main)
+
+    def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
+        """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
+        g = self.g
+        inverse = self.capped if power <= -2 else self.inverse
+        t, down = self.roomy(power) if order and power <= 0 and self.precision.scaled else (self.t, g.const(1))
+        for _ in range(order):
+            if power > 0:
+                value, power = g.mul(self.size, value), power - 1
+            elif power < 0:
+                value, power = g.mul(g.mul(t, inverse), value), power + 1
+            else:
+                value = g.mul(t, value)
+            t = self.t
+        half = len(factors) // 2
+        for factor in factors[:half]:
+            value = g.mul(value, factor)
+        while power:
+            value = g.mul(self.v if power > 1 else self.sigma if power > 0 else inverse, value)
+            power -= 2 if power > 1 else 1 if power > 0 else -1
+        for factor in factors[half:]:
+            value = g.mul(value, factor)
+        return g.mul(value, down)
+
+    def roomy(self, power: int) -> tuple[int, int]:
+        """t times 2^32, and 2^-32: a t of the size of the smallest normal number has no room for a second word.
+
+        Where 1/sigma is large so is t, and the result might overflow on the way: there 1 stands for both.
+        """
+        g = self.g
+        up, down = (g.const(mpmath.mpf(2) ** k) for k in (32, -32))
+        if power < 0:
+            one = g.const(1)
+            small = g.le(self.inverse, g.const(mpmath.mpf(2) ** 20))
+            up, down = g.select(small, up, one), g.select(small, down, one)
+        t = g.mul(g.mul(self.x, up), self.r)
+        return g.select(self.clamped, g.const(self.precision.reach), t), down
+
+    def coefficient(self, sides: tuple[Side, ...]) -> int:
+        """C1 + E·C2 of the side that mu is on."""
+        g = self.g
+        firsts = [self.combination(side.first) for side in sides]
+        products = [self.product(side) for side in sides]
+        if len(set(products)) == 1:
+            first = firsts[0] if len(sides) == 1 else g.select(self.negative, firsts[1], firsts[0])
+            return first if g.value(products[0]) == 0 else g.madd(self.plain_density(), products[0], first)
+        sums = [g.madd(self.plain_density(), p, f) for p, f in zip(products, firsts, strict=True)]
+        return g.select(self.negative, sums[1], sums[0])
+
+    def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: int) -> int:
+        """sigma^p·(C0 + z·2^n), where 2^n is applied after sigma^p when C0 = 0."""
+        g, p = self.g, form.power
+        plains = [side.plain for side in sides]
+        degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
+        factors = self.factors()
+        if not degrees:
+            return self.scale(z, p, factors)
+        if degrees == {0}:
+            values = [self.expression(e) for e in plains]
+            plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
+            if not self.precision.scaled:
+                return self.scale(g.add(z, plain), p, factors)
+            if g.value(plain) is not None:  # never zero
+                return self.scale(g.madd(z, self.whole(), plain), p, [])
+            alone = g.eq(plain, g.const(0))
+            one = g.const(1)
+            inner = g.select(alone, one, self.whole())
+            return self.scale(g.madd(z, inner, plain), p, [g.select(alone, f, one) for f in factors])
+        if degrees == {1} and p == 1:
+            values = [self.expression(sp.cancel(e / T)) for e in plains]
+            plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
+            return g.madd(plain, self.size, self.scale(z, p, factors))
+        raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
+
+    def scale(self, z: int, power: int, factors: list[int]) -> int:
+        """z·sigma^power times the exponential's factors, in an order in which nothing overflows on the way."""
+        g = self.g
+        if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
+            for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
+                z = g.mul(z, step)
+            for factor in factors:
+                z = g.mul(z, factor)
+            return z
+        inverse = self.capped if power <= -2 else self.inverse
+        for i in range(max(-power, len(factors))):
+            if i < -power:
+                z = g.mul(z, inverse)
+            if i < len(factors):
+                z = g.mul(z, factors[i])
+        return z
+
+
+def build_graph(
+    forms: Mapping[str, OutputForm], parameters: Mapping[str, Any], precision: Precision, outputs: tuple[str, ...]
+) -> tuple[Graph, tuple[Polynomial, ...]]:
+    """The graph of the named outputs, and the polynomials fitted for it.
+
+    Args:
+        forms: from :func:`momentgen.compiler.stabilise.forms.output_forms`.
+        parameters: the rule's parameters and a representative value of each (its default), for conditioning.
+        precision: float32 or float64, and how close the fits must be.
+        outputs: which of the six outputs, in the order of the signature.
+    """
+    derived = sign_change.NAMES if precision.scaled and sign_changing(forms, parameters) else ()
+    graph = Graph(("mean", "var"), (*parameters, *derived))
+    writer = _Writer(graph, precision, forms["mean"].power)
+    orders: set[int] = set()
+    for name in outputs:
+        sides = (forms[name].plus,) if forms[name].parity is not None else (forms[name].plus, forms[name].minus)
+        for side in sides:
+            orders |= {*side.first, *side.left, *side.right}
+    writer.need(orders)
+    for name in outputs:
+        value = writer.output(forms[name], parameters)
+        if derived and name == "mean":
+            value = writer.near_sign_change(value)
+        graph.output(name, value)
+    return graph, tuple(writer.fits)
+
+
+def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
+    """Whether the mean, of degree 1, changes sign inside the negative side at the parameters given."""
+    form = forms["mean"]
+    if form.power != 1 or form.parity is not None:
+        return False
+    with mpmath.workdps(40):
+        values = [form.minus.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+    return any(a * b < 0 for a, b in pairwise(values))
