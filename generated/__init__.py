@@ -8,11 +8,13 @@ Each op takes the mean and variance of its input and returns those of its output
 from .abs import abs as abs
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
+from .logistic_transform import logistic_transform as logistic_transform
 from .relu import relu as relu
 
 __all__ = [
     "abs",
     "heaviside",
     "leaky_relu",
+    "logistic_transform",
     "relu",
 ]

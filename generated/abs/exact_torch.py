@@ -5,16 +5,16 @@
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   abs_exact_forward 98, abs_exact_backward 161
+# operations   abs_exact_forward 104, abs_exact_backward 165
 #
 # Certificate:
-#   mean        5 ulp, worst at mean = -2.18774752e+12, var = 4.29704765e+26
-#   var         2.8 ulp, worst at mean = -14.0072489, var = 153.087219
-#   dmean_dmu   2.08 ulp, worst at mean = 5.01489069e-07, var = 4.9592018e-11
-#   dmean_dvar  2.9 ulp, worst at mean = -14.6196194, var = 392.853821
-#   dvar_dmu    5.16 ulp, worst at mean = 1.61815652e+16, var = 4.45564505e+31
-#   dvar_dvar   1.85 ulp, worst at mean = -0.146402434, var = 0.00705669587
-#   against exact values at 13661 points over all of float32; details in exact.json
+#   mean        5.46 ulp, worst at mean = -835170752, var = 1.69711515e+24
+#   var         3.47 ulp, worst at mean = -10.4839211, var = 84.2910309
+#   dmean_dmu   2.87 ulp, worst at mean = -3.66567087, var = 10733.5479
+#   dmean_dvar  3.14 ulp, worst at mean = -980.827087, var = 1204789.75
+#   dvar_dmu    6.63 ulp, worst at mean = 2539.85474, var = 2670064
+#   dvar_dvar   2.18 ulp, worst at mean = -0.00040500678, var = 5.40309344e-08
+#   against exact values at 15278 points over all of float32; details in exact.json
 """abs, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["backward", "forward"]
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -104,7 +104,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4

@@ -5,16 +5,16 @@
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   abs_exact_forward 98, abs_exact_backward 161
+# operations   abs_exact_forward 104, abs_exact_backward 165
 #
 # Certificate:
-#   mean        5 ulp, worst at mean = -2.18774752e+12, var = 4.29704765e+26
-#   var         2.8 ulp, worst at mean = -14.0072489, var = 153.087219
-#   dmean_dmu   2.08 ulp, worst at mean = 5.01489069e-07, var = 4.9592018e-11
-#   dmean_dvar  2.9 ulp, worst at mean = -14.6196194, var = 392.853821
-#   dvar_dmu    5.16 ulp, worst at mean = 1.61815652e+16, var = 4.45564505e+31
-#   dvar_dvar   1.85 ulp, worst at mean = -0.146402434, var = 0.00705669587
-#   against exact values at 13661 points over all of float32; details in exact.json
+#   mean        5.46 ulp, worst at mean = -835170752, var = 1.69711515e+24
+#   var         3.47 ulp, worst at mean = -10.4839211, var = 84.2910309
+#   dmean_dmu   2.87 ulp, worst at mean = -3.66567087, var = 10733.5479
+#   dmean_dvar  3.14 ulp, worst at mean = -980.827087, var = 1204789.75
+#   dvar_dmu    6.63 ulp, worst at mean = 2539.85474, var = 2670064
+#   dvar_dvar   2.18 ulp, worst at mean = -0.00040500678, var = 5.40309344e-08
+#   against exact values at 15278 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -26,18 +26,19 @@ __all__ = ["abs_exact_backward", "abs_exact_backward_kernel", "abs_exact_forward
 def abs_exact_forward(mean, var):
     c0 = tl.full((), 1.152921504606847e+18, tl.float32)
     t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
+    c1 = tl.full((), 0.00390625, tl.float32)
     t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
+    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
+    t2 = var < c2
+    c3 = tl.full((), 281474976710656.0, tl.float32)
+    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
     t7 = 0.0 < t4
     t8 = t6 & t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c3, t5)
+    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
+    t9 = tl.where(t8, c4, t5)
     t10 = var * t3
     t11 = t3 * t10
     t12 = tl.where(t6, 1.0, t11)
@@ -48,114 +49,123 @@ def abs_exact_forward(mean, var):
     t17 = tl.where(t16, 18.6875, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
     t19 = t18 * -0.5
-    c4 = tl.full((), 1.4426950216293335, tl.float32)
-    c5 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c4, c5)
-    t21 = t20 - c5
-    c6 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c6, t19)
-    c7 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t23 = t21 * c7
+    c5 = tl.full((), 1.4426950216293335, tl.float32)
+    c6 = tl.full((), 12582912.0, tl.float32)
+    t20 = tl.fma(t19, c5, c6)
+    t21 = t20 - c6
+    c7 = tl.full((), -0.693145751953125, tl.float32)
+    t22 = tl.fma(t21, c7, t19)
+    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t23 = t21 * c8
     t24 = t22 + t23
-    c8 = tl.full((), 0.001381422160193324, tl.float32)
-    c9 = tl.full((), 0.00836889911442995, tl.float32)
-    t25 = tl.fma(t24, c8, c9)
-    c10 = tl.full((), 0.04166840389370918, tl.float32)
-    t26 = tl.fma(t24, t25, c10)
-    c11 = tl.full((), 0.1666651964187622, tl.float32)
-    t27 = tl.fma(t24, t26, c11)
-    c12 = tl.full((), 0.4999999403953552, tl.float32)
-    t28 = tl.fma(t24, t27, c12)
+    c9 = tl.full((), 0.001381422160193324, tl.float32)
+    c10 = tl.full((), 0.00836889911442995, tl.float32)
+    t25 = tl.fma(t24, c9, c10)
+    c11 = tl.full((), 0.04166840389370918, tl.float32)
+    t26 = tl.fma(t24, t25, c11)
+    c12 = tl.full((), 0.1666651964187622, tl.float32)
+    t27 = tl.fma(t24, t26, c12)
+    c13 = tl.full((), 0.4999999403953552, tl.float32)
+    t28 = tl.fma(t24, t27, c13)
     t29 = t24 * t24
     t30 = tl.fma(t28, t29, t24)
     t31 = 1.0 + t30  # exp(-t^2/2), mantissa
-    t32 = t17 * 0.25
+    c14 = tl.full((), 0.3333333432674408, tl.float32)
+    t32 = t17 * c14
     t33 = 1.0 + t32
     t34 = t33 - t32
     t35 = t33 - t34
     t36 = t32 - t35
     t37 = 1.0 - t34
     t38 = t36 + t37
-    t39 = tl.div_rn(1.0, t33)  # u = 1/(1 + t/4)
-    t40 = t39 * -1.0
-    t41 = tl.fma(t33, t40, 1.0)
-    t42 = tl.fma(t38, t40, t41)
-    t43 = t39 * t42
-    t44 = t39 + t43
-    t45 = t44 - 0.25
-    c13 = tl.full((), -0.03746378794312477, tl.float32)
-    c14 = tl.full((), 0.15348400175571442, tl.float32)
-    t46 = tl.fma(t45, c13, c14)
-    c15 = tl.full((), -0.1831228882074356, tl.float32)
-    t47 = tl.fma(t45, t46, c15)
-    c16 = tl.full((), -0.003235981799662113, tl.float32)
-    t48 = tl.fma(t45, t47, c16)
-    c17 = tl.full((), 0.01183231920003891, tl.float32)
-    t49 = tl.fma(t45, t48, c17)
-    c18 = tl.full((), 0.12905533611774445, tl.float32)
-    t50 = tl.fma(t45, t49, c18)
-    c19 = tl.full((), 0.20217032730579376, tl.float32)
-    t51 = tl.fma(t45, t50, c19)
-    c20 = tl.full((), 0.21489514410495758, tl.float32)
-    t52 = tl.fma(t45, t51, c20)
-    c21 = tl.full((), 0.17340737581253052, tl.float32)
-    t53 = tl.fma(t45, t52, c21)
-    c22 = tl.full((), 0.10661167651414871, tl.float32)
-    t54 = tl.fma(t45, t53, c22)
-    c23 = tl.full((), 0.04343403875827789, tl.float32)
-    t55 = tl.fma(t45, t54, c23)
-    t56 = t44 * t44
-    t57 = t55 * t56  # J_1/sqrt(2 pi)
-    t58 = t57 * 2.0
-    t59 = t31 * t58
-    c24 = tl.full((), 1099511627776.0, tl.float32)
-    t60 = tl.where(t0, c24, 1.0)
-    c25 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t61 = tl.where(t2, c25, t60)
-    t62 = t61 * t13
-    t63 = tl.where(t6, 0.0, t62)
-    t64 = t63 * t59
-    t65 = t20.to(tl.int32, bitcast=True)
-    t66 = t65 - 0x4b400000
-    t67 = t66 >> 1
-    t68 = t67 + 127
-    t69 = t68 << 23
-    t70 = t69.to(tl.float32, bitcast=True)
-    t71 = t70 * t64
-    t72 = t66 + 1
+    t39 = t32 * -1.0
+    t40 = tl.fma(t17, c14, t39)
+    c15 = tl.full((), -9.934107758624577e-09, tl.float32)
+    t41 = tl.fma(t17, c15, t40)
+    t42 = t41 + t38
+    t43 = tl.div_rn(1.0, t33)  # u = 1/(1 + t/3)
+    t44 = t43 * -1.0
+    t45 = tl.fma(t33, t44, 1.0)
+    t46 = tl.fma(t42, t44, t45)
+    t47 = t43 * t46
+    t48 = t43 + t47
+    t49 = t48 - 0.25
+    c16 = tl.full((), -0.04338058829307556, tl.float32)
+    c17 = tl.full((), 0.13355541229248047, tl.float32)
+    t50 = tl.fma(t49, c16, c17)
+    c18 = tl.full((), -0.0927293673157692, tl.float32)
+    t51 = tl.fma(t49, t50, c18)
+    c19 = tl.full((), -0.12405586242675781, tl.float32)
+    t52 = tl.fma(t49, t51, c19)
+    c20 = tl.full((), 0.1771821826696396, tl.float32)
+    t53 = tl.fma(t49, t52, c20)
+    c21 = tl.full((), 0.050013333559036255, tl.float32)
+    t54 = tl.fma(t49, t53, c21)
+    c22 = tl.full((), -0.10617267340421677, tl.float32)
+    t55 = tl.fma(t49, t54, c22)
+    c23 = tl.full((), -0.11734151095151901, tl.float32)
+    t56 = tl.fma(t49, t55, c23)
+    c24 = tl.full((), 0.03309598192572594, tl.float32)
+    t57 = tl.fma(t49, t56, c24)
+    c25 = tl.full((), 0.1906626671552658, tl.float32)
+    t58 = tl.fma(t49, t57, c25)
+    c26 = tl.full((), 0.23692934215068817, tl.float32)
+    t59 = tl.fma(t49, t58, c26)
+    c27 = tl.full((), 0.17507869005203247, tl.float32)
+    t60 = tl.fma(t49, t59, c27)
+    c28 = tl.full((), 0.07605089247226715, tl.float32)
+    t61 = tl.fma(t49, t60, c28)
+    t62 = t48 * t48
+    t63 = t61 * t62  # J_1/sqrt(2 pi)
+    t64 = t63 * 2.0
+    t65 = t31 * t64
+    t66 = tl.where(t0, 256.0, 1.0)
+    c29 = tl.full((), 3.552713678800501e-15, tl.float32)
+    t67 = tl.where(t2, c29, t66)
+    t68 = t67 * t13
+    t69 = tl.where(t6, 0.0, t68)
+    t70 = t69 * t65
+    t71 = t20.to(tl.int32, bitcast=True)
+    t72 = t71 - 0x4b400000
     t73 = t72 >> 1
-    t74 = 127 + t73
+    t74 = t73 + 127
     t75 = t74 << 23
     t76 = t75.to(tl.float32, bitcast=True)
-    t77 = t76 * t71
-    t78 = t4 + t77
-    t79 = t57 * -4.0
-    t80 = t57 * t79
-    t81 = t17 * -4.0
-    t82 = t57 * t81
-    t83 = t70 * t76
-    t84 = t31 * t83
-    t85 = tl.fma(t80, t84, t82)
-    t86 = t31 * t85
-    t87 = tl.fma(t83, t86, 1.0)
-    t88 = var * t87
-    c26 = tl.full((), -3.0786777642788365e-05, tl.float32)
-    c27 = tl.full((), 0.0003962454793509096, tl.float32)
-    t89 = tl.fma(t18, c26, c27)
-    c28 = tl.full((), -0.003264340804889798, tl.float32)
-    t90 = tl.fma(t18, t89, c28)
-    c29 = tl.full((), 0.021212484687566757, tl.float32)
-    t91 = tl.fma(t18, t90, c29)
-    c30 = tl.full((), -0.10610169917345047, tl.float32)
-    t92 = tl.fma(t18, t91, c30)
-    c31 = tl.full((), 0.36338010430336, tl.float32)
-    t93 = tl.fma(t18, t92, c31)
-    c32 = tl.full((), 0.36338022351264954, tl.float32)
-    t94 = tl.fma(t18, t93, c32)
-    t95 = var * t94
-    t96 = t17 < 1.125
-    t97 = tl.where(t96, t95, t88)
-    return (t78, t97)
+    t77 = t76 * t70
+    t78 = t72 + 1
+    t79 = t78 >> 1
+    t80 = 127 + t79
+    t81 = t80 << 23
+    t82 = t81.to(tl.float32, bitcast=True)
+    t83 = t82 * t77
+    t84 = t4 + t83
+    t85 = t63 * -4.0
+    t86 = t63 * t85
+    t87 = t17 * -4.0
+    t88 = t63 * t87
+    t89 = t76 * t82
+    t90 = t31 * t89
+    t91 = tl.fma(t86, t90, t88)
+    t92 = t31 * t91
+    t93 = tl.fma(t89, t92, 1.0)
+    t94 = var * t93
+    c30 = tl.full((), -3.0786777642788365e-05, tl.float32)
+    c31 = tl.full((), 0.0003962454793509096, tl.float32)
+    t95 = tl.fma(t18, c30, c31)
+    c32 = tl.full((), -0.003264340804889798, tl.float32)
+    t96 = tl.fma(t18, t95, c32)
+    c33 = tl.full((), 0.021212484687566757, tl.float32)
+    t97 = tl.fma(t18, t96, c33)
+    c34 = tl.full((), -0.10610169917345047, tl.float32)
+    t98 = tl.fma(t18, t97, c34)
+    c35 = tl.full((), 0.36338010430336, tl.float32)
+    t99 = tl.fma(t18, t98, c35)
+    c36 = tl.full((), 0.36338022351264954, tl.float32)
+    t100 = tl.fma(t18, t99, c36)
+    t101 = var * t100
+    t102 = t17 < 1.125
+    t103 = tl.where(t102, t101, t94)
+    return (t84, t103)
 
 
 @triton.jit
@@ -173,18 +183,19 @@ def abs_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 def abs_exact_backward(mean, var, grad_mean, grad_var):
     c0 = tl.full((), 1.152921504606847e+18, tl.float32)
     t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
+    c1 = tl.full((), 0.00390625, tl.float32)
     t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
+    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
+    t2 = var < c2
+    c3 = tl.full((), 281474976710656.0, tl.float32)
+    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
     t7 = 0.0 < t4
     t8 = t6 & t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c3, t5)
+    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
+    t9 = tl.where(t8, c4, t5)
     t10 = var * t3
     t11 = t3 * t10
     t12 = tl.where(t6, 1.0, t11)
@@ -195,12 +206,12 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t17 = tl.where(t16, 18.6875, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
     t19 = t18 * -0.5
-    c4 = tl.full((), 1.4426950216293335, tl.float32)
-    c5 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c4, c5)
-    t21 = t20 - c5
-    c6 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c6, t19)
+    c5 = tl.full((), 1.4426950216293335, tl.float32)
+    c6 = tl.full((), 12582912.0, tl.float32)
+    t20 = tl.fma(t19, c5, c6)
+    t21 = t20 - c6
+    c7 = tl.full((), -0.693145751953125, tl.float32)
+    t22 = tl.fma(t21, c7, t19)
     t23 = t18 * -1.0
     t24 = tl.fma(t17, t17, t23)
     t25 = t13 * -1.0
@@ -218,18 +229,18 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t37 = tl.fma(t17, t36, t24)
     t38 = tl.fma(t17, t36, t37)
     t39 = t38 * -0.5
-    c7 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t40 = tl.fma(t21, c7, t39)
+    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t40 = tl.fma(t21, c8, t39)
     t41 = t22 + t40
-    c8 = tl.full((), 0.001381422160193324, tl.float32)
-    c9 = tl.full((), 0.00836889911442995, tl.float32)
-    t42 = tl.fma(t41, c8, c9)
-    c10 = tl.full((), 0.04166840389370918, tl.float32)
-    t43 = tl.fma(t41, t42, c10)
-    c11 = tl.full((), 0.1666651964187622, tl.float32)
-    t44 = tl.fma(t41, t43, c11)
-    c12 = tl.full((), 0.4999999403953552, tl.float32)
-    t45 = tl.fma(t41, t44, c12)
+    c9 = tl.full((), 0.001381422160193324, tl.float32)
+    c10 = tl.full((), 0.00836889911442995, tl.float32)
+    t42 = tl.fma(t41, c9, c10)
+    c11 = tl.full((), 0.04166840389370918, tl.float32)
+    t43 = tl.fma(t41, t42, c11)
+    c12 = tl.full((), 0.1666651964187622, tl.float32)
+    t44 = tl.fma(t41, t43, c12)
+    c13 = tl.full((), 0.4999999403953552, tl.float32)
+    t45 = tl.fma(t41, t44, c13)
     t46 = t41 * t41
     t47 = tl.fma(t45, t46, t41)
     t48 = 1.0 + t47  # exp(-t^2/2), mantissa
@@ -250,34 +261,34 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t63 = tl.fma(0.25, t62, 1.0)
     t64 = tl.div_rn(1.0, t63)  # u = 1/(1 + t/4)
     t65 = t64 - 0.25
-    c13 = tl.full((), -0.06790252774953842, tl.float32)
-    c14 = tl.full((), 0.2344544380903244, tl.float32)
-    t66 = tl.fma(t65, c13, c14)
-    c15 = tl.full((), -0.22880421578884125, tl.float32)
-    t67 = tl.fma(t65, t66, c15)
-    c16 = tl.full((), -0.0217814352363348, tl.float32)
-    t68 = tl.fma(t65, t67, c16)
-    c17 = tl.full((), 0.0013202751288190484, tl.float32)
-    t69 = tl.fma(t65, t68, c17)
-    c18 = tl.full((), 0.11696340143680573, tl.float32)
-    t70 = tl.fma(t65, t69, c18)
-    c19 = tl.full((), 0.1716618686914444, tl.float32)
-    t71 = tl.fma(t65, t70, c19)
-    c20 = tl.full((), 0.1595756709575653, tl.float32)
-    t72 = tl.fma(t65, t71, c20)
-    c21 = tl.full((), 0.10685098171234131, tl.float32)
-    t73 = tl.fma(t65, t72, c21)
-    c22 = tl.full((), 0.0508173368871212, tl.float32)
-    t74 = tl.fma(t65, t73, c22)
-    c23 = tl.full((), 0.014190124347805977, tl.float32)
-    t75 = tl.fma(t65, t74, c23)
+    c14 = tl.full((), -0.06790252774953842, tl.float32)
+    c15 = tl.full((), 0.2344544380903244, tl.float32)
+    t66 = tl.fma(t65, c14, c15)
+    c16 = tl.full((), -0.22880421578884125, tl.float32)
+    t67 = tl.fma(t65, t66, c16)
+    c17 = tl.full((), -0.0217814352363348, tl.float32)
+    t68 = tl.fma(t65, t67, c17)
+    c18 = tl.full((), 0.0013202751288190484, tl.float32)
+    t69 = tl.fma(t65, t68, c18)
+    c19 = tl.full((), 0.11696340143680573, tl.float32)
+    t70 = tl.fma(t65, t69, c19)
+    c20 = tl.full((), 0.1716618686914444, tl.float32)
+    t71 = tl.fma(t65, t70, c20)
+    c21 = tl.full((), 0.1595756709575653, tl.float32)
+    t72 = tl.fma(t65, t71, c21)
+    c22 = tl.full((), 0.10685098171234131, tl.float32)
+    t73 = tl.fma(t65, t72, c22)
+    c23 = tl.full((), 0.0508173368871212, tl.float32)
+    t74 = tl.fma(t65, t73, c23)
+    c24 = tl.full((), 0.014190124347805977, tl.float32)
+    t75 = tl.fma(t65, t74, c24)
     t76 = t64 * t64
     t77 = t64 * t76
     t78 = t75 * t77  # J_2/sqrt(2 pi)
     t79 = 2.0 * t62
     t80 = t79 * -1.0
-    c24 = tl.full((), 0.3989422917366028, tl.float32)
-    t81 = tl.fma(t78, t80, c24)
+    c25 = tl.full((), 0.3989422917366028, tl.float32)
+    t81 = tl.fma(t78, t80, c25)
     t82 = t18 + t38
     t83 = 1.0 + t82
     t84 = tl.div_rn(1.0, t83)
@@ -292,8 +303,7 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t93 = tl.fma(t92, t61, t90)
     t94 = t48 * t93
     t95 = t13 + t28
-    c25 = tl.full((), 1099511627776.0, tl.float32)
-    t96 = tl.where(t0, c25, 1.0)
+    t96 = tl.where(t0, 256.0, 1.0)
     c26 = tl.full((), 3.552713678800501e-15, tl.float32)
     t97 = tl.where(t2, c26, t96)
     t98 = t97 * t95
@@ -340,53 +350,59 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t124 = tl.fma(t82, t123, c41)
     c42 = tl.full((), 0.7978845834732056, tl.float32)
     t125 = tl.fma(t82, t124, c42)
-    t126 = t62 * t125
-    t127 = t17 < 1.0
-    t128 = tl.where(t127, t126, t119)
-    t129 = t128 * -1.0
-    t130 = tl.where(t115, t129, t128)
-    t131 = t130 * grad_mean
-    t132 = tl.fma(t116, grad_var, t131)
-    t133 = t85 * -4.0
-    t134 = c24 * t133
-    t135 = t62 * -2.0
-    t136 = c24 * t135
-    t137 = tl.fma(t61, t134, t136)
-    t138 = t48 * t137
-    t139 = tl.fma(t60, t138, 1.0)
-    c43 = tl.full((), 6.663187335220755e-09, tl.float32)
-    c44 = tl.full((), -1.7915991179506818e-07, tl.float32)
-    t140 = tl.fma(t82, c43, c44)
-    c45 = tl.full((), 2.5637223188823555e-06, tl.float32)
-    t141 = tl.fma(t82, t140, c45)
-    c46 = tl.full((), -2.6907331630354747e-05, tl.float32)
-    t142 = tl.fma(t82, t141, c46)
-    c47 = tl.full((), 0.00023232241801451892, tl.float32)
-    t143 = tl.fma(t82, t142, c47)
-    c48 = tl.full((), -0.0016830319073051214, tl.float32)
-    t144 = tl.fma(t82, t143, c48)
-    c49 = tl.full((), 0.00985174160450697, tl.float32)
-    t145 = tl.fma(t82, t144, c49)
-    c50 = tl.full((), -0.04244106262922287, tl.float32)
-    t146 = tl.fma(t82, t145, c50)
-    c51 = tl.full((), 0.10610324889421463, tl.float32)
-    t147 = tl.fma(t82, t146, c51)
-    c52 = tl.full((), 3.380705271283091e-09, tl.float32)
-    t148 = tl.fma(t82, t147, c52)
-    c53 = tl.full((), 0.36338022351264954, tl.float32)
-    t149 = tl.fma(t82, t148, c53)
-    t150 = t17 < 1.75
-    t151 = tl.where(t150, t149, t139)
-    t152 = t48 * c24
-    t153 = t14 + t32
-    t154 = t3 * t153
-    t155 = tl.where(t6, 0.0, t154)
-    t156 = t155 * t152
-    t157 = t54 * t156
-    t158 = t59 * t157
-    t159 = t158 * grad_mean
-    t160 = tl.fma(t151, grad_var, t159)
-    return (t132, t160)
+    t126 = t14 + t32
+    c43 = tl.full((), 4294967296.0, tl.float32)
+    t127 = t9 * c43
+    t128 = t126 * t127
+    t129 = tl.where(t16, 18.6875, t128)
+    t130 = t125 * t129
+    c44 = tl.full((), 2.3283064365386963e-10, tl.float32)
+    t131 = c44 * t130
+    t132 = t17 < 1.0
+    t133 = tl.where(t132, t131, t119)
+    t134 = t133 * -1.0
+    t135 = tl.where(t115, t134, t133)
+    t136 = t135 * grad_mean
+    t137 = tl.fma(t116, grad_var, t136)
+    t138 = t85 * -4.0
+    t139 = c25 * t138
+    t140 = t62 * -2.0
+    t141 = c25 * t140
+    t142 = tl.fma(t61, t139, t141)
+    t143 = t48 * t142
+    t144 = tl.fma(t60, t143, 1.0)
+    c45 = tl.full((), 6.663187335220755e-09, tl.float32)
+    c46 = tl.full((), -1.7915991179506818e-07, tl.float32)
+    t145 = tl.fma(t82, c45, c46)
+    c47 = tl.full((), 2.5637223188823555e-06, tl.float32)
+    t146 = tl.fma(t82, t145, c47)
+    c48 = tl.full((), -2.6907331630354747e-05, tl.float32)
+    t147 = tl.fma(t82, t146, c48)
+    c49 = tl.full((), 0.00023232241801451892, tl.float32)
+    t148 = tl.fma(t82, t147, c49)
+    c50 = tl.full((), -0.0016830319073051214, tl.float32)
+    t149 = tl.fma(t82, t148, c50)
+    c51 = tl.full((), 0.00985174160450697, tl.float32)
+    t150 = tl.fma(t82, t149, c51)
+    c52 = tl.full((), -0.04244106262922287, tl.float32)
+    t151 = tl.fma(t82, t150, c52)
+    c53 = tl.full((), 0.10610324889421463, tl.float32)
+    t152 = tl.fma(t82, t151, c53)
+    c54 = tl.full((), 3.380705271283091e-09, tl.float32)
+    t153 = tl.fma(t82, t152, c54)
+    c55 = tl.full((), 0.36338022351264954, tl.float32)
+    t154 = tl.fma(t82, t153, c55)
+    t155 = t17 < 1.75
+    t156 = tl.where(t155, t154, t144)
+    t157 = t48 * c25
+    t158 = t3 * t126
+    t159 = tl.where(t6, 0.0, t158)
+    t160 = t159 * t157
+    t161 = t54 * t160
+    t162 = t59 * t161
+    t163 = t162 * grad_mean
+    t164 = tl.fma(t156, grad_var, t163)
+    return (t137, t164)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 //
 // rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   heaviside_exact_forward 94, heaviside_exact_backward 161
+// operations   heaviside_exact_forward 94, heaviside_exact_backward 169
 //
 // Certificate:
-//   mean        5.81 ulp, worst at mean = -1.21940875e+19, var = 1.0934818e+38
-//   var         5.18 ulp, worst at mean = 1.23900109e+09, var = 4.47423202e+17
-//   dmean_dmu   2.7 ulp, worst at mean = -0.000305249909, var = 2.629689e-08
-//   dmean_dvar  4.32 ulp, worst at mean = -81.0388641, var = 14137.9951
-//   dvar_dmu    3.37 ulp, worst at mean = 1.18914802e-18, var = 8.27668418e-38
-//   dvar_dvar   5.54 ulp, worst at mean = -12.336462, var = 171.057617
-//   against exact values at 13656 points over all of float32; details in exact.json
+//   mean        6.77 ulp, worst at mean = -0.00367753743, var = 0.725352645
+//   var         6.22 ulp, worst at mean = 4.69885663e-07, var = 6.26110559e-14
+//   dmean_dmu   3.46 ulp, worst at mean = -4874760.5, var = 3.02747058e+11
+//   dmean_dvar  6.73 ulp, worst at mean = 2.12641406, var = 3.96110845
+//   dvar_dmu    4.4 ulp, worst at mean = -4.20804281e-05, var = 1.84343818e-09
+//   dvar_dvar   6.1 ulp, worst at mean = 1.25340804e-08, var = 5.71012196e-11
+//   against exact values at 15245 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -46,18 +46,19 @@ static inline void heaviside_exact_forward_element(float mean, float var, float 
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
-    const float c1 = 0x1p-40f;  // 2^-40
+    const float c1 = 0x1p-8f;  // 2^-8
     const float t1 = t0 ? c1 : 1.0f;
-    const _Bool t2 = var < c1;
-    const float c2 = 0x1p+48f;  // 2^48
-    const float t3 = t2 ? c2 : t1;  // power of two that keeps residuals normal
+    const float c2 = 0x1p-40f;  // 2^-40
+    const _Bool t2 = var < c2;
+    const float c3 = 0x1p+48f;  // 2^48
+    const float t3 = t2 ? c3 : t1;  // power of two that keeps residuals normal
     const float t4 = __builtin_fabsf(mean);
     const float t5 = t4 * t3;
     const _Bool t6 = var == 0.0f;
     const _Bool t7 = 0.0f <= t4;
     const _Bool t8 = t6 & t7;
-    const float c3 = 0x1p+100f;  // 2^100
-    const float t9 = t8 ? c3 : t5;
+    const float c4 = 0x1p+100f;  // 2^100
+    const float t9 = t8 ? c4 : t5;
     const float t10 = var * t3;
     const float t11 = t3 * t10;
     const float t12 = t6 ? 1.0f : t11;
@@ -68,12 +69,12 @@ static inline void heaviside_exact_forward_element(float mean, float var, float 
     const float t17 = t16 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
     const float t18 = t17 * t17;
     const float t19 = t18 * (-0.5f);
-    const float c4 = 0x1.715476p+0f;  // 1.44269502
-    const float c5 = 0x1.8p+23f;  // 12582912
-    const float t20 = __builtin_fmaf(t19, c4, c5);
-    const float t21 = t20 - c5;
-    const float c6 = -0x1.62e4p-1f;  // -0.693145752
-    const float t22 = __builtin_fmaf(t21, c6, t19);
+    const float c5 = 0x1.715476p+0f;  // 1.44269502
+    const float c6 = 0x1.8p+23f;  // 12582912
+    const float t20 = __builtin_fmaf(t19, c5, c6);
+    const float t21 = t20 - c6;
+    const float c7 = -0x1.62e4p-1f;  // -0.693145752
+    const float t22 = __builtin_fmaf(t21, c7, t19);
     const float t23 = -t18;
     const float t24 = __builtin_fmaf(t17, t17, t23);
     const float t25 = -t13;
@@ -91,18 +92,18 @@ static inline void heaviside_exact_forward_element(float mean, float var, float 
     const float t37 = __builtin_fmaf(t17, t36, t24);
     const float t38 = __builtin_fmaf(t17, t36, t37);
     const float t39 = t38 * (-0.5f);
-    const float c7 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t40 = __builtin_fmaf(t21, c7, t39);
+    const float c8 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
+    const float t40 = __builtin_fmaf(t21, c8, t39);
     const float t41 = t22 + t40;
-    const float c8 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c9 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t42 = __builtin_fmaf(t41, c8, c9);
-    const float c10 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t43 = __builtin_fmaf(t41, t42, c10);
-    const float c11 = 0x1.55549p-3f;  // 0.166665196
-    const float t44 = __builtin_fmaf(t41, t43, c11);
-    const float c12 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t45 = __builtin_fmaf(t41, t44, c12);
+    const float c9 = 0x1.6a21acp-10f;  // 0.00138142216
+    const float c10 = 0x1.123b6ap-7f;  // 0.00836889911
+    const float t42 = __builtin_fmaf(t41, c9, c10);
+    const float c11 = 0x1.5558fap-5f;  // 0.0416684039
+    const float t43 = __builtin_fmaf(t41, t42, c11);
+    const float c12 = 0x1.55549p-3f;  // 0.166665196
+    const float t44 = __builtin_fmaf(t41, t43, c12);
+    const float c13 = 0x1.fffffcp-2f;  // 0.49999994
+    const float t45 = __builtin_fmaf(t41, t44, c13);
     const float t46 = t41 * t41;
     const float t47 = __builtin_fmaf(t45, t46, t41);
     const float t48 = 1.0f + t47;  // exp(-t^2/2), mantissa
@@ -110,27 +111,27 @@ static inline void heaviside_exact_forward_element(float mean, float var, float 
     const float t50 = __builtin_fmaf(0.25f, t49, 1.0f);
     const float t51 = 1.0f / t50;  // u = 1/(1 + t/4)
     const float t52 = t51 - 0.25f;
-    const float c13 = -0x1.36baf8p-7f;  // -0.00948273763
-    const float c14 = 0x1.9741e8p-5f;  // 0.0497140437
-    const float t53 = __builtin_fmaf(t52, c13, c14);
-    const float c15 = -0x1.2f455ap-4f;  // -0.0740407482
-    const float t54 = __builtin_fmaf(t52, t53, c15);
-    const float c16 = 0x1.0c46fcp-9f;  // 0.00204679323
-    const float t55 = __builtin_fmaf(t52, t54, c16);
-    const float c17 = 0x1.9bf636p-7f;  // 0.0125720752
-    const float t56 = __builtin_fmaf(t52, t55, c17);
-    const float c18 = 0x1.4d82dp-4f;  // 0.0814235806
-    const float t57 = __builtin_fmaf(t52, t56, c18);
-    const float c19 = 0x1.21d932p-3f;  // 0.141527548
-    const float t58 = __builtin_fmaf(t52, t57, c19);
-    const float c20 = 0x1.6fa68ap-3f;  // 0.179516867
-    const float t59 = __builtin_fmaf(t52, t58, c20);
-    const float c21 = 0x1.7d9a1cp-3f;  // 0.186329097
-    const float t60 = __builtin_fmaf(t52, t59, c21);
-    const float c22 = 0x1.5547eep-3f;  // 0.166641101
-    const float t61 = __builtin_fmaf(t52, t60, c22);
-    const float c23 = 0x1.0e7dcep-3f;  // 0.132075891
-    const float t62 = __builtin_fmaf(t52, t61, c23);
+    const float c14 = -0x1.36baf8p-7f;  // -0.00948273763
+    const float c15 = 0x1.9741e8p-5f;  // 0.0497140437
+    const float t53 = __builtin_fmaf(t52, c14, c15);
+    const float c16 = -0x1.2f455ap-4f;  // -0.0740407482
+    const float t54 = __builtin_fmaf(t52, t53, c16);
+    const float c17 = 0x1.0c46fcp-9f;  // 0.00204679323
+    const float t55 = __builtin_fmaf(t52, t54, c17);
+    const float c18 = 0x1.9bf636p-7f;  // 0.0125720752
+    const float t56 = __builtin_fmaf(t52, t55, c18);
+    const float c19 = 0x1.4d82dp-4f;  // 0.0814235806
+    const float t57 = __builtin_fmaf(t52, t56, c19);
+    const float c20 = 0x1.21d932p-3f;  // 0.141527548
+    const float t58 = __builtin_fmaf(t52, t57, c20);
+    const float c21 = 0x1.6fa68ap-3f;  // 0.179516867
+    const float t59 = __builtin_fmaf(t52, t58, c21);
+    const float c22 = 0x1.7d9a1cp-3f;  // 0.186329097
+    const float t60 = __builtin_fmaf(t52, t59, c22);
+    const float c23 = 0x1.5547eep-3f;  // 0.166641101
+    const float t61 = __builtin_fmaf(t52, t60, c23);
+    const float c24 = 0x1.0e7dcep-3f;  // 0.132075891
+    const float t62 = __builtin_fmaf(t52, t61, c24);
     const float t63 = t51 * t62;  // J_0/sqrt(2 pi)
     const float t64 = -t63;
     const _Bool t65 = mean < 0.0f;
@@ -181,18 +182,19 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
-    const float c1 = 0x1p-40f;  // 2^-40
+    const float c1 = 0x1p-8f;  // 2^-8
     const float t1 = t0 ? c1 : 1.0f;
-    const _Bool t2 = var < c1;
-    const float c2 = 0x1p+48f;  // 2^48
-    const float t3 = t2 ? c2 : t1;  // power of two that keeps residuals normal
+    const float c2 = 0x1p-40f;  // 2^-40
+    const _Bool t2 = var < c2;
+    const float c3 = 0x1p+48f;  // 2^48
+    const float t3 = t2 ? c3 : t1;  // power of two that keeps residuals normal
     const float t4 = __builtin_fabsf(mean);
     const float t5 = t4 * t3;
     const _Bool t6 = var == 0.0f;
     const _Bool t7 = 0.0f <= t4;
     const _Bool t8 = t6 & t7;
-    const float c3 = 0x1p+100f;  // 2^100
-    const float t9 = t8 ? c3 : t5;
+    const float c4 = 0x1p+100f;  // 2^100
+    const float t9 = t8 ? c4 : t5;
     const float t10 = var * t3;
     const float t11 = t3 * t10;
     const float t12 = t6 ? 1.0f : t11;
@@ -203,12 +205,12 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const float t17 = t16 ? 19.25f : t15;  // t = min(|mean|/sigma, reach)
     const float t18 = t17 * t17;
     const float t19 = t18 * (-0.5f);
-    const float c4 = 0x1.715476p+0f;  // 1.44269502
-    const float c5 = 0x1.8p+23f;  // 12582912
-    const float t20 = __builtin_fmaf(t19, c4, c5);
-    const float t21 = t20 - c5;
-    const float c6 = -0x1.62e4p-1f;  // -0.693145752
-    const float t22 = __builtin_fmaf(t21, c6, t19);
+    const float c5 = 0x1.715476p+0f;  // 1.44269502
+    const float c6 = 0x1.8p+23f;  // 12582912
+    const float t20 = __builtin_fmaf(t19, c5, c6);
+    const float t21 = t20 - c6;
+    const float c7 = -0x1.62e4p-1f;  // -0.693145752
+    const float t22 = __builtin_fmaf(t21, c7, t19);
     const float t23 = -t18;
     const float t24 = __builtin_fmaf(t17, t17, t23);
     const float t25 = -t13;
@@ -226,18 +228,18 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const float t37 = __builtin_fmaf(t17, t36, t24);
     const float t38 = __builtin_fmaf(t17, t36, t37);
     const float t39 = t38 * (-0.5f);
-    const float c7 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t40 = __builtin_fmaf(t21, c7, t39);
+    const float c8 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
+    const float t40 = __builtin_fmaf(t21, c8, t39);
     const float t41 = t22 + t40;
-    const float c8 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c9 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t42 = __builtin_fmaf(t41, c8, c9);
-    const float c10 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t43 = __builtin_fmaf(t41, t42, c10);
-    const float c11 = 0x1.55549p-3f;  // 0.166665196
-    const float t44 = __builtin_fmaf(t41, t43, c11);
-    const float c12 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t45 = __builtin_fmaf(t41, t44, c12);
+    const float c9 = 0x1.6a21acp-10f;  // 0.00138142216
+    const float c10 = 0x1.123b6ap-7f;  // 0.00836889911
+    const float t42 = __builtin_fmaf(t41, c9, c10);
+    const float c11 = 0x1.5558fap-5f;  // 0.0416684039
+    const float t43 = __builtin_fmaf(t41, t42, c11);
+    const float c12 = 0x1.55549p-3f;  // 0.166665196
+    const float t44 = __builtin_fmaf(t41, t43, c12);
+    const float c13 = 0x1.fffffcp-2f;  // 0.49999994
+    const float t45 = __builtin_fmaf(t41, t44, c13);
     const float t46 = t41 * t41;
     const float t47 = __builtin_fmaf(t45, t46, t41);
     const float t48 = 1.0f + t47;  // exp(-t^2/2), mantissa
@@ -270,33 +272,33 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const float t75 = __builtin_fmaf(0.25f, t74, 1.0f);
     const float t76 = 1.0f / t75;  // u = 1/(1 + t/4)
     const float t77 = t76 - 0.25f;
-    const float c13 = -0x1.2df6e6p-7f;  // -0.0092152236
-    const float c14 = 0x1.8fc826p-5f;  // 0.0488014929
-    const float t78 = __builtin_fmaf(t77, c13, c14);
-    const float c15 = -0x1.29f91p-4f;  // -0.0727472901
-    const float t79 = __builtin_fmaf(t77, t78, c15);
-    const float c16 = 0x1.1735dep-10f;  // 0.00106510322
-    const float t80 = __builtin_fmaf(t77, t79, c16);
-    const float c17 = 0x1.a9f26p-7f;  // 0.0129988641
-    const float t81 = __builtin_fmaf(t77, t80, c17);
-    const float c18 = 0x1.4d158ep-4f;  // 0.0813193843
-    const float t82 = __builtin_fmaf(t77, t81, c18);
-    const float c19 = 0x1.21dfbp-3f;  // 0.141539931
-    const float t83 = __builtin_fmaf(t77, t82, c19);
-    const float c20 = 0x1.6fa664p-3f;  // 0.179516584
-    const float t84 = __builtin_fmaf(t77, t83, c20);
-    const float c21 = 0x1.7d9a14p-3f;  // 0.186329037
-    const float t85 = __builtin_fmaf(t77, t84, c21);
-    const float c22 = 0x1.5547fp-3f;  // 0.166641116
-    const float t86 = __builtin_fmaf(t77, t85, c22);
-    const float c23 = 0x1.0e7dcep-3f;  // 0.132075891
-    const float t87 = __builtin_fmaf(t77, t86, c23);
+    const float c14 = -0x1.2df6e6p-7f;  // -0.0092152236
+    const float c15 = 0x1.8fc826p-5f;  // 0.0488014929
+    const float t78 = __builtin_fmaf(t77, c14, c15);
+    const float c16 = -0x1.29f91p-4f;  // -0.0727472901
+    const float t79 = __builtin_fmaf(t77, t78, c16);
+    const float c17 = 0x1.1735dep-10f;  // 0.00106510322
+    const float t80 = __builtin_fmaf(t77, t79, c17);
+    const float c18 = 0x1.a9f26p-7f;  // 0.0129988641
+    const float t81 = __builtin_fmaf(t77, t80, c18);
+    const float c19 = 0x1.4d158ep-4f;  // 0.0813193843
+    const float t82 = __builtin_fmaf(t77, t81, c19);
+    const float c20 = 0x1.21dfbp-3f;  // 0.141539931
+    const float t83 = __builtin_fmaf(t77, t82, c20);
+    const float c21 = 0x1.6fa664p-3f;  // 0.179516584
+    const float t84 = __builtin_fmaf(t77, t83, c21);
+    const float c22 = 0x1.7d9a14p-3f;  // 0.186329037
+    const float t85 = __builtin_fmaf(t77, t84, c22);
+    const float c23 = 0x1.5547fp-3f;  // 0.166641116
+    const float t86 = __builtin_fmaf(t77, t85, c23);
+    const float c24 = 0x1.0e7dcep-3f;  // 0.132075891
+    const float t87 = __builtin_fmaf(t77, t86, c24);
     const float t88 = t76 * t87;  // J_0/sqrt(2 pi)
     const float t89 = t88 * 2.0f;
-    const float c24 = 0x1.988454p-2f;  // 0.398942292
-    const float t90 = c24 * t89;
-    const float c25 = -0x1.988454p-2f;  // -0.398942292
-    const float t91 = __builtin_fmaf(t90, t73, c25);
+    const float c25 = 0x1.988454p-2f;  // 0.398942292
+    const float t90 = c25 * t89;
+    const float c26 = -0x1.988454p-2f;  // -0.398942292
+    const float t91 = __builtin_fmaf(t90, t73, c26);
     const float t92 = t48 * t91;
     const float t93 = t14 + t32;
     const float t94 = t3 * t93;
@@ -307,82 +309,94 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const float t99 = t65 * t98;
     const float t100 = t71 * t99;
     const float t101 = t18 + t38;
-    const float c26 = -0x1.a624c4p-15f;  // -5.03234405e-05
-    const float c27 = 0x1.12cd62p-11f;  // 0.000524143747
-    const float t102 = __builtin_fmaf(c26, t101, c27);
-    const float c28 = -0x1.c6fc34p-9f;  // -0.00347126136
-    const float t103 = __builtin_fmaf(t101, t102, c28);
-    const float c29 = 0x1.29dff8p-6f;  // 0.0181808397
-    const float t104 = __builtin_fmaf(t101, t103, c29);
-    const float c30 = -0x1.3036aap-4f;  // -0.0742708817
-    const float t105 = __builtin_fmaf(t101, t104, c30);
-    const float c31 = 0x1.b29952p-3f;  // 0.212206498
-    const float t106 = __builtin_fmaf(t101, t105, c31);
-    const float c32 = -0x1.45f306p-2f;  // -0.318309873
-    const float t107 = __builtin_fmaf(t101, t106, c32);
-    const float t108 = t95 * t74;
-    const float t109 = t107 * t108;
-    const _Bool t110 = t17 < 1.0f;
-    const float t111 = t110 ? t109 : t100;
-    const float t112 = -t111;
-    const _Bool t113 = mean < 0.0f;
-    const float t114 = t113 ? t112 : t111;
-    const float t115 = t48 * c24;
-    const float t116 = t95 * t115;
-    const float t117 = t54 * t116;
-    const float t118 = t59 * t117;
-    const float t119 = t65 * t118;
-    const float t120 = t71 * t119;
-    const float t121 = t120 * grad_mean;
-    const float t122 = __builtin_fmaf(t114, grad_var, t121);
-    const float t123 = -t74;
-    const float t124 = t88 * t123;
-    const float t125 = c24 * t124;
-    const float t126 = 0.5f * t74;
-    const float t127 = c24 * t126;
-    const float t128 = __builtin_fmaf(t73, t125, t127);
-    const float t129 = t48 * t128;
-    const float c33 = 0x1.6a09fep+63f;  // 1.30438308e+19
-    const _Bool t130 = c33 < t95;
-    const float t131 = t130 ? c33 : t95;
-    const float t132 = t131 * t129;
-    const float t133 = t54 * t132;
-    const float t134 = t131 * t133;
-    const float t135 = t59 * t134;
-    const float t136 = t65 * t135;
-    const float t137 = t71 * t136;
-    const float c34 = 0x1.a624c4p-16f;  // 2.51617203e-05
-    const float c35 = -0x1.12cd62p-12f;  // -0.000262071873
-    const float t138 = __builtin_fmaf(t101, c34, c35);
-    const float c36 = 0x1.c6fc34p-10f;  // 0.00173563068
-    const float t139 = __builtin_fmaf(t101, t138, c36);
-    const float c37 = -0x1.29dff8p-7f;  // -0.00909041986
-    const float t140 = __builtin_fmaf(t101, t139, c37);
-    const float c38 = 0x1.3036aap-5f;  // 0.0371354409
-    const float t141 = __builtin_fmaf(t101, t140, c38);
-    const float c39 = -0x1.b29952p-4f;  // -0.106103249
-    const float t142 = __builtin_fmaf(t101, t141, c39);
-    const float c40 = 0x1.45f306p-3f;  // 0.159154937
-    const float t143 = __builtin_fmaf(t101, t142, c40);
-    const float t144 = t131 * t74;
-    const float t145 = t143 * t144;
-    const float t146 = t144 * t145;
-    const float t147 = t110 ? t146 : t137;
-    const float t148 = (-0.5f) * t74;
-    const float t149 = c24 * t148;
-    const float t150 = t48 * t149;
-    const float t151 = t131 * t150;
-    const float t152 = t54 * t151;
-    const float t153 = t131 * t152;
-    const float t154 = t59 * t153;
-    const float t155 = t65 * t154;
-    const float t156 = t71 * t155;
-    const float t157 = -t156;
-    const float t158 = t113 ? t157 : t156;
-    const float t159 = t158 * grad_mean;
-    const float t160 = __builtin_fmaf(t147, grad_var, t159);
-    *out_grad_mean = t122;
-    *out_grad_var = t160;
+    const float c27 = -0x1.a624c4p-15f;  // -5.03234405e-05
+    const float c28 = 0x1.12cd62p-11f;  // 0.000524143747
+    const float t102 = __builtin_fmaf(c27, t101, c28);
+    const float c29 = -0x1.c6fc34p-9f;  // -0.00347126136
+    const float t103 = __builtin_fmaf(t101, t102, c29);
+    const float c30 = 0x1.29dff8p-6f;  // 0.0181808397
+    const float t104 = __builtin_fmaf(t101, t103, c30);
+    const float c31 = -0x1.3036aap-4f;  // -0.0742708817
+    const float t105 = __builtin_fmaf(t101, t104, c31);
+    const float c32 = 0x1.b29952p-3f;  // 0.212206498
+    const float t106 = __builtin_fmaf(t101, t105, c32);
+    const float c33 = -0x1.45f306p-2f;  // -0.318309873
+    const float t107 = __builtin_fmaf(t101, t106, c33);
+    const float c34 = 0x1p+20f;  // 2^20
+    const _Bool t108 = t95 <= c34;
+    const float c35 = 0x1p+32f;  // 2^32
+    const float t109 = t108 ? c35 : 1.0f;
+    const float t110 = t9 * t109;
+    const float t111 = t93 * t110;
+    const float t112 = t16 ? 19.25f : t111;
+    const float t113 = t95 * t112;
+    const float t114 = t107 * t113;
+    const float c36 = 0x1p-32f;  // 2^-32
+    const float t115 = t108 ? c36 : 1.0f;
+    const float t116 = t115 * t114;
+    const _Bool t117 = t17 < 1.0f;
+    const float t118 = t117 ? t116 : t100;
+    const float t119 = -t118;
+    const _Bool t120 = mean < 0.0f;
+    const float t121 = t120 ? t119 : t118;
+    const float t122 = t48 * c25;
+    const float t123 = t95 * t122;
+    const float t124 = t54 * t123;
+    const float t125 = t59 * t124;
+    const float t126 = t65 * t125;
+    const float t127 = t71 * t126;
+    const float t128 = t127 * grad_mean;
+    const float t129 = __builtin_fmaf(t121, grad_var, t128);
+    const float t130 = -t74;
+    const float t131 = t88 * t130;
+    const float t132 = c25 * t131;
+    const float t133 = 0.5f * t74;
+    const float t134 = c25 * t133;
+    const float t135 = __builtin_fmaf(t73, t132, t134);
+    const float t136 = t48 * t135;
+    const float c37 = 0x1.6a09fep+63f;  // 1.30438308e+19
+    const _Bool t137 = c37 < t95;
+    const float t138 = t137 ? c37 : t95;
+    const float t139 = t138 * t136;
+    const float t140 = t54 * t139;
+    const float t141 = t138 * t140;
+    const float t142 = t59 * t141;
+    const float t143 = t65 * t142;
+    const float t144 = t71 * t143;
+    const float c38 = 0x1.a624c4p-16f;  // 2.51617203e-05
+    const float c39 = -0x1.12cd62p-12f;  // -0.000262071873
+    const float t145 = __builtin_fmaf(t101, c38, c39);
+    const float c40 = 0x1.c6fc34p-10f;  // 0.00173563068
+    const float t146 = __builtin_fmaf(t101, t145, c40);
+    const float c41 = -0x1.29dff8p-7f;  // -0.00909041986
+    const float t147 = __builtin_fmaf(t101, t146, c41);
+    const float c42 = 0x1.3036aap-5f;  // 0.0371354409
+    const float t148 = __builtin_fmaf(t101, t147, c42);
+    const float c43 = -0x1.b29952p-4f;  // -0.106103249
+    const float t149 = __builtin_fmaf(t101, t148, c43);
+    const float c44 = 0x1.45f306p-3f;  // 0.159154937
+    const float t150 = __builtin_fmaf(t101, t149, c44);
+    const float t151 = t138 * t112;
+    const float t152 = t151 * t150;
+    const float t153 = t138 * t74;
+    const float t154 = t152 * t153;
+    const float t155 = t115 * t154;
+    const float t156 = t117 ? t155 : t144;
+    const float c45 = -0x1.988454p-3f;  // -0.199471146
+    const float t157 = t48 * c45;
+    const float t158 = t157 * t151;
+    const float t159 = t54 * t158;
+    const float t160 = t59 * t159;
+    const float t161 = t138 * t160;
+    const float t162 = t65 * t161;
+    const float t163 = t71 * t162;
+    const float t164 = t115 * t163;
+    const float t165 = -t164;
+    const float t166 = t120 ? t165 : t164;
+    const float t167 = t166 * grad_mean;
+    const float t168 = __builtin_fmaf(t156, grad_var, t167);
+    *out_grad_mean = t129;
+    *out_grad_var = t168;
 }
 
 void heaviside_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

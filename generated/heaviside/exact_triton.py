@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_exact_forward 94, heaviside_exact_backward 161
+# operations   heaviside_exact_forward 94, heaviside_exact_backward 169
 #
 # Certificate:
-#   mean        5.81 ulp, worst at mean = -1.21940875e+19, var = 1.0934818e+38
-#   var         5.18 ulp, worst at mean = 1.23900109e+09, var = 4.47423202e+17
-#   dmean_dmu   2.7 ulp, worst at mean = -0.000305249909, var = 2.629689e-08
-#   dmean_dvar  4.32 ulp, worst at mean = -81.0388641, var = 14137.9951
-#   dvar_dmu    3.37 ulp, worst at mean = 1.18914802e-18, var = 8.27668418e-38
-#   dvar_dvar   5.54 ulp, worst at mean = -12.336462, var = 171.057617
-#   against exact values at 13656 points over all of float32; details in exact.json
+#   mean        6.77 ulp, worst at mean = -0.00367753743, var = 0.725352645
+#   var         6.22 ulp, worst at mean = 4.69885663e-07, var = 6.26110559e-14
+#   dmean_dmu   3.46 ulp, worst at mean = -4874760.5, var = 3.02747058e+11
+#   dmean_dvar  6.73 ulp, worst at mean = 2.12641406, var = 3.96110845
+#   dvar_dmu    4.4 ulp, worst at mean = -4.20804281e-05, var = 1.84343818e-09
+#   dvar_dvar   6.1 ulp, worst at mean = 1.25340804e-08, var = 5.71012196e-11
+#   against exact values at 15245 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -31,18 +31,19 @@ __all__ = [
 def heaviside_exact_forward(mean, var):
     c0 = tl.full((), 1.152921504606847e+18, tl.float32)
     t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
+    c1 = tl.full((), 0.00390625, tl.float32)
     t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
+    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
+    t2 = var < c2
+    c3 = tl.full((), 281474976710656.0, tl.float32)
+    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
     t7 = 0.0 <= t4
     t8 = t6 & t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c3, t5)
+    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
+    t9 = tl.where(t8, c4, t5)
     t10 = var * t3
     t11 = t3 * t10
     t12 = tl.where(t6, 1.0, t11)
@@ -53,12 +54,12 @@ def heaviside_exact_forward(mean, var):
     t17 = tl.where(t16, 18.6875, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
     t19 = t18 * -0.5
-    c4 = tl.full((), 1.4426950216293335, tl.float32)
-    c5 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c4, c5)
-    t21 = t20 - c5
-    c6 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c6, t19)
+    c5 = tl.full((), 1.4426950216293335, tl.float32)
+    c6 = tl.full((), 12582912.0, tl.float32)
+    t20 = tl.fma(t19, c5, c6)
+    t21 = t20 - c6
+    c7 = tl.full((), -0.693145751953125, tl.float32)
+    t22 = tl.fma(t21, c7, t19)
     t23 = t18 * -1.0
     t24 = tl.fma(t17, t17, t23)
     t25 = t13 * -1.0
@@ -76,18 +77,18 @@ def heaviside_exact_forward(mean, var):
     t37 = tl.fma(t17, t36, t24)
     t38 = tl.fma(t17, t36, t37)
     t39 = t38 * -0.5
-    c7 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t40 = tl.fma(t21, c7, t39)
+    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t40 = tl.fma(t21, c8, t39)
     t41 = t22 + t40
-    c8 = tl.full((), 0.001381422160193324, tl.float32)
-    c9 = tl.full((), 0.00836889911442995, tl.float32)
-    t42 = tl.fma(t41, c8, c9)
-    c10 = tl.full((), 0.04166840389370918, tl.float32)
-    t43 = tl.fma(t41, t42, c10)
-    c11 = tl.full((), 0.1666651964187622, tl.float32)
-    t44 = tl.fma(t41, t43, c11)
-    c12 = tl.full((), 0.4999999403953552, tl.float32)
-    t45 = tl.fma(t41, t44, c12)
+    c9 = tl.full((), 0.001381422160193324, tl.float32)
+    c10 = tl.full((), 0.00836889911442995, tl.float32)
+    t42 = tl.fma(t41, c9, c10)
+    c11 = tl.full((), 0.04166840389370918, tl.float32)
+    t43 = tl.fma(t41, t42, c11)
+    c12 = tl.full((), 0.1666651964187622, tl.float32)
+    t44 = tl.fma(t41, t43, c12)
+    c13 = tl.full((), 0.4999999403953552, tl.float32)
+    t45 = tl.fma(t41, t44, c13)
     t46 = t41 * t41
     t47 = tl.fma(t45, t46, t41)
     t48 = 1.0 + t47  # exp(-t^2/2), mantissa
@@ -95,27 +96,27 @@ def heaviside_exact_forward(mean, var):
     t50 = tl.fma(0.25, t49, 1.0)
     t51 = tl.div_rn(1.0, t50)  # u = 1/(1 + t/4)
     t52 = t51 - 0.25
-    c13 = tl.full((), -0.009482737630605698, tl.float32)
-    c14 = tl.full((), 0.049714043736457825, tl.float32)
-    t53 = tl.fma(t52, c13, c14)
-    c15 = tl.full((), -0.07404074817895889, tl.float32)
-    t54 = tl.fma(t52, t53, c15)
-    c16 = tl.full((), 0.002046793233603239, tl.float32)
-    t55 = tl.fma(t52, t54, c16)
-    c17 = tl.full((), 0.012572075240314007, tl.float32)
-    t56 = tl.fma(t52, t55, c17)
-    c18 = tl.full((), 0.08142358064651489, tl.float32)
-    t57 = tl.fma(t52, t56, c18)
-    c19 = tl.full((), 0.14152754843235016, tl.float32)
-    t58 = tl.fma(t52, t57, c19)
-    c20 = tl.full((), 0.17951686680316925, tl.float32)
-    t59 = tl.fma(t52, t58, c20)
-    c21 = tl.full((), 0.18632909655570984, tl.float32)
-    t60 = tl.fma(t52, t59, c21)
-    c22 = tl.full((), 0.16664110124111176, tl.float32)
-    t61 = tl.fma(t52, t60, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t62 = tl.fma(t52, t61, c23)
+    c14 = tl.full((), -0.009482737630605698, tl.float32)
+    c15 = tl.full((), 0.049714043736457825, tl.float32)
+    t53 = tl.fma(t52, c14, c15)
+    c16 = tl.full((), -0.07404074817895889, tl.float32)
+    t54 = tl.fma(t52, t53, c16)
+    c17 = tl.full((), 0.002046793233603239, tl.float32)
+    t55 = tl.fma(t52, t54, c17)
+    c18 = tl.full((), 0.012572075240314007, tl.float32)
+    t56 = tl.fma(t52, t55, c18)
+    c19 = tl.full((), 0.08142358064651489, tl.float32)
+    t57 = tl.fma(t52, t56, c19)
+    c20 = tl.full((), 0.14152754843235016, tl.float32)
+    t58 = tl.fma(t52, t57, c20)
+    c21 = tl.full((), 0.17951686680316925, tl.float32)
+    t59 = tl.fma(t52, t58, c21)
+    c22 = tl.full((), 0.18632909655570984, tl.float32)
+    t60 = tl.fma(t52, t59, c22)
+    c23 = tl.full((), 0.16664110124111176, tl.float32)
+    t61 = tl.fma(t52, t60, c23)
+    c24 = tl.full((), 0.13207589089870453, tl.float32)
+    t62 = tl.fma(t52, t61, c24)
     t63 = t51 * t62  # J_0/sqrt(2 pi)
     t64 = t63 * -1.0
     t65 = mean < 0.0
@@ -165,18 +166,19 @@ def heaviside_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr,
 def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     c0 = tl.full((), 1.152921504606847e+18, tl.float32)
     t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
+    c1 = tl.full((), 0.00390625, tl.float32)
     t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
+    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
+    t2 = var < c2
+    c3 = tl.full((), 281474976710656.0, tl.float32)
+    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
     t7 = 0.0 <= t4
     t8 = t6 & t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c3, t5)
+    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
+    t9 = tl.where(t8, c4, t5)
     t10 = var * t3
     t11 = t3 * t10
     t12 = tl.where(t6, 1.0, t11)
@@ -187,12 +189,12 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t17 = tl.where(t16, 19.25, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
     t19 = t18 * -0.5
-    c4 = tl.full((), 1.4426950216293335, tl.float32)
-    c5 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c4, c5)
-    t21 = t20 - c5
-    c6 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c6, t19)
+    c5 = tl.full((), 1.4426950216293335, tl.float32)
+    c6 = tl.full((), 12582912.0, tl.float32)
+    t20 = tl.fma(t19, c5, c6)
+    t21 = t20 - c6
+    c7 = tl.full((), -0.693145751953125, tl.float32)
+    t22 = tl.fma(t21, c7, t19)
     t23 = t18 * -1.0
     t24 = tl.fma(t17, t17, t23)
     t25 = t13 * -1.0
@@ -210,18 +212,18 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t37 = tl.fma(t17, t36, t24)
     t38 = tl.fma(t17, t36, t37)
     t39 = t38 * -0.5
-    c7 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t40 = tl.fma(t21, c7, t39)
+    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t40 = tl.fma(t21, c8, t39)
     t41 = t22 + t40
-    c8 = tl.full((), 0.001381422160193324, tl.float32)
-    c9 = tl.full((), 0.00836889911442995, tl.float32)
-    t42 = tl.fma(t41, c8, c9)
-    c10 = tl.full((), 0.04166840389370918, tl.float32)
-    t43 = tl.fma(t41, t42, c10)
-    c11 = tl.full((), 0.1666651964187622, tl.float32)
-    t44 = tl.fma(t41, t43, c11)
-    c12 = tl.full((), 0.4999999403953552, tl.float32)
-    t45 = tl.fma(t41, t44, c12)
+    c9 = tl.full((), 0.001381422160193324, tl.float32)
+    c10 = tl.full((), 0.00836889911442995, tl.float32)
+    t42 = tl.fma(t41, c9, c10)
+    c11 = tl.full((), 0.04166840389370918, tl.float32)
+    t43 = tl.fma(t41, t42, c11)
+    c12 = tl.full((), 0.1666651964187622, tl.float32)
+    t44 = tl.fma(t41, t43, c12)
+    c13 = tl.full((), 0.4999999403953552, tl.float32)
+    t45 = tl.fma(t41, t44, c13)
     t46 = t41 * t41
     t47 = tl.fma(t45, t46, t41)
     t48 = 1.0 + t47  # exp(-t^2/2), mantissa
@@ -254,33 +256,33 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t75 = tl.fma(0.25, t74, 1.0)
     t76 = tl.div_rn(1.0, t75)  # u = 1/(1 + t/4)
     t77 = t76 - 0.25
-    c13 = tl.full((), -0.009215223602950573, tl.float32)
-    c14 = tl.full((), 0.048801492899656296, tl.float32)
-    t78 = tl.fma(t77, c13, c14)
-    c15 = tl.full((), -0.07274729013442993, tl.float32)
-    t79 = tl.fma(t77, t78, c15)
-    c16 = tl.full((), 0.0010651032207533717, tl.float32)
-    t80 = tl.fma(t77, t79, c16)
-    c17 = tl.full((), 0.01299886405467987, tl.float32)
-    t81 = tl.fma(t77, t80, c17)
-    c18 = tl.full((), 0.08131938427686691, tl.float32)
-    t82 = tl.fma(t77, t81, c18)
-    c19 = tl.full((), 0.14153993129730225, tl.float32)
-    t83 = tl.fma(t77, t82, c19)
-    c20 = tl.full((), 0.17951658368110657, tl.float32)
-    t84 = tl.fma(t77, t83, c20)
-    c21 = tl.full((), 0.18632903695106506, tl.float32)
-    t85 = tl.fma(t77, t84, c21)
-    c22 = tl.full((), 0.16664111614227295, tl.float32)
-    t86 = tl.fma(t77, t85, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t87 = tl.fma(t77, t86, c23)
+    c14 = tl.full((), -0.009215223602950573, tl.float32)
+    c15 = tl.full((), 0.048801492899656296, tl.float32)
+    t78 = tl.fma(t77, c14, c15)
+    c16 = tl.full((), -0.07274729013442993, tl.float32)
+    t79 = tl.fma(t77, t78, c16)
+    c17 = tl.full((), 0.0010651032207533717, tl.float32)
+    t80 = tl.fma(t77, t79, c17)
+    c18 = tl.full((), 0.01299886405467987, tl.float32)
+    t81 = tl.fma(t77, t80, c18)
+    c19 = tl.full((), 0.08131938427686691, tl.float32)
+    t82 = tl.fma(t77, t81, c19)
+    c20 = tl.full((), 0.14153993129730225, tl.float32)
+    t83 = tl.fma(t77, t82, c20)
+    c21 = tl.full((), 0.17951658368110657, tl.float32)
+    t84 = tl.fma(t77, t83, c21)
+    c22 = tl.full((), 0.18632903695106506, tl.float32)
+    t85 = tl.fma(t77, t84, c22)
+    c23 = tl.full((), 0.16664111614227295, tl.float32)
+    t86 = tl.fma(t77, t85, c23)
+    c24 = tl.full((), 0.13207589089870453, tl.float32)
+    t87 = tl.fma(t77, t86, c24)
     t88 = t76 * t87  # J_0/sqrt(2 pi)
     t89 = t88 * 2.0
-    c24 = tl.full((), 0.3989422917366028, tl.float32)
-    t90 = c24 * t89
-    c25 = tl.full((), -0.3989422917366028, tl.float32)
-    t91 = tl.fma(t90, t73, c25)
+    c25 = tl.full((), 0.3989422917366028, tl.float32)
+    t90 = c25 * t89
+    c26 = tl.full((), -0.3989422917366028, tl.float32)
+    t91 = tl.fma(t90, t73, c26)
     t92 = t48 * t91
     t93 = t14 + t32
     t94 = t3 * t93
@@ -291,81 +293,93 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t99 = t65 * t98
     t100 = t71 * t99
     t101 = t18 + t38
-    c26 = tl.full((), -5.032344051869586e-05, tl.float32)
-    c27 = tl.full((), 0.0005241437465883791, tl.float32)
-    t102 = tl.fma(c26, t101, c27)
-    c28 = tl.full((), -0.0034712613560259342, tl.float32)
-    t103 = tl.fma(t101, t102, c28)
-    c29 = tl.full((), 0.018180839717388153, tl.float32)
-    t104 = tl.fma(t101, t103, c29)
-    c30 = tl.full((), -0.07427088171243668, tl.float32)
-    t105 = tl.fma(t101, t104, c30)
-    c31 = tl.full((), 0.21220649778842926, tl.float32)
-    t106 = tl.fma(t101, t105, c31)
-    c32 = tl.full((), -0.31830987334251404, tl.float32)
-    t107 = tl.fma(t101, t106, c32)
-    t108 = t95 * t74
-    t109 = t107 * t108
-    t110 = t17 < 1.0
-    t111 = tl.where(t110, t109, t100)
-    t112 = t111 * -1.0
-    t113 = mean < 0.0
-    t114 = tl.where(t113, t112, t111)
-    t115 = t48 * c24
-    t116 = t95 * t115
-    t117 = t54 * t116
-    t118 = t59 * t117
-    t119 = t65 * t118
-    t120 = t71 * t119
-    t121 = t120 * grad_mean
-    t122 = tl.fma(t114, grad_var, t121)
-    t123 = t74 * -1.0
-    t124 = t88 * t123
-    t125 = c24 * t124
-    t126 = 0.5 * t74
-    t127 = c24 * t126
-    t128 = tl.fma(t73, t125, t127)
-    t129 = t48 * t128
-    c33 = tl.full((), 1.3043830796236882e+19, tl.float32)
-    t130 = c33 < t95
-    t131 = tl.where(t130, c33, t95)
-    t132 = t131 * t129
-    t133 = t54 * t132
-    t134 = t131 * t133
-    t135 = t59 * t134
-    t136 = t65 * t135
-    t137 = t71 * t136
-    c34 = tl.full((), 2.516172025934793e-05, tl.float32)
-    c35 = tl.full((), -0.00026207187329418957, tl.float32)
-    t138 = tl.fma(t101, c34, c35)
-    c36 = tl.full((), 0.0017356306780129671, tl.float32)
-    t139 = tl.fma(t101, t138, c36)
-    c37 = tl.full((), -0.009090419858694077, tl.float32)
-    t140 = tl.fma(t101, t139, c37)
-    c38 = tl.full((), 0.03713544085621834, tl.float32)
-    t141 = tl.fma(t101, t140, c38)
-    c39 = tl.full((), -0.10610324889421463, tl.float32)
-    t142 = tl.fma(t101, t141, c39)
-    c40 = tl.full((), 0.15915493667125702, tl.float32)
-    t143 = tl.fma(t101, t142, c40)
-    t144 = t131 * t74
-    t145 = t143 * t144
-    t146 = t144 * t145
-    t147 = tl.where(t110, t146, t137)
-    t148 = -0.5 * t74
-    t149 = c24 * t148
-    t150 = t48 * t149
-    t151 = t131 * t150
-    t152 = t54 * t151
-    t153 = t131 * t152
-    t154 = t59 * t153
-    t155 = t65 * t154
-    t156 = t71 * t155
-    t157 = t156 * -1.0
-    t158 = tl.where(t113, t157, t156)
-    t159 = t158 * grad_mean
-    t160 = tl.fma(t147, grad_var, t159)
-    return (t122, t160)
+    c27 = tl.full((), -5.032344051869586e-05, tl.float32)
+    c28 = tl.full((), 0.0005241437465883791, tl.float32)
+    t102 = tl.fma(c27, t101, c28)
+    c29 = tl.full((), -0.0034712613560259342, tl.float32)
+    t103 = tl.fma(t101, t102, c29)
+    c30 = tl.full((), 0.018180839717388153, tl.float32)
+    t104 = tl.fma(t101, t103, c30)
+    c31 = tl.full((), -0.07427088171243668, tl.float32)
+    t105 = tl.fma(t101, t104, c31)
+    c32 = tl.full((), 0.21220649778842926, tl.float32)
+    t106 = tl.fma(t101, t105, c32)
+    c33 = tl.full((), -0.31830987334251404, tl.float32)
+    t107 = tl.fma(t101, t106, c33)
+    c34 = tl.full((), 1048576.0, tl.float32)
+    t108 = t95 <= c34
+    c35 = tl.full((), 4294967296.0, tl.float32)
+    t109 = tl.where(t108, c35, 1.0)
+    t110 = t9 * t109
+    t111 = t93 * t110
+    t112 = tl.where(t16, 19.25, t111)
+    t113 = t95 * t112
+    t114 = t107 * t113
+    c36 = tl.full((), 2.3283064365386963e-10, tl.float32)
+    t115 = tl.where(t108, c36, 1.0)
+    t116 = t115 * t114
+    t117 = t17 < 1.0
+    t118 = tl.where(t117, t116, t100)
+    t119 = t118 * -1.0
+    t120 = mean < 0.0
+    t121 = tl.where(t120, t119, t118)
+    t122 = t48 * c25
+    t123 = t95 * t122
+    t124 = t54 * t123
+    t125 = t59 * t124
+    t126 = t65 * t125
+    t127 = t71 * t126
+    t128 = t127 * grad_mean
+    t129 = tl.fma(t121, grad_var, t128)
+    t130 = t74 * -1.0
+    t131 = t88 * t130
+    t132 = c25 * t131
+    t133 = 0.5 * t74
+    t134 = c25 * t133
+    t135 = tl.fma(t73, t132, t134)
+    t136 = t48 * t135
+    c37 = tl.full((), 1.3043830796236882e+19, tl.float32)
+    t137 = c37 < t95
+    t138 = tl.where(t137, c37, t95)
+    t139 = t138 * t136
+    t140 = t54 * t139
+    t141 = t138 * t140
+    t142 = t59 * t141
+    t143 = t65 * t142
+    t144 = t71 * t143
+    c38 = tl.full((), 2.516172025934793e-05, tl.float32)
+    c39 = tl.full((), -0.00026207187329418957, tl.float32)
+    t145 = tl.fma(t101, c38, c39)
+    c40 = tl.full((), 0.0017356306780129671, tl.float32)
+    t146 = tl.fma(t101, t145, c40)
+    c41 = tl.full((), -0.009090419858694077, tl.float32)
+    t147 = tl.fma(t101, t146, c41)
+    c42 = tl.full((), 0.03713544085621834, tl.float32)
+    t148 = tl.fma(t101, t147, c42)
+    c43 = tl.full((), -0.10610324889421463, tl.float32)
+    t149 = tl.fma(t101, t148, c43)
+    c44 = tl.full((), 0.15915493667125702, tl.float32)
+    t150 = tl.fma(t101, t149, c44)
+    t151 = t138 * t112
+    t152 = t151 * t150
+    t153 = t138 * t74
+    t154 = t152 * t153
+    t155 = t115 * t154
+    t156 = tl.where(t117, t155, t144)
+    c45 = tl.full((), -0.1994711458683014, tl.float32)
+    t157 = t48 * c45
+    t158 = t157 * t151
+    t159 = t54 * t158
+    t160 = t59 * t159
+    t161 = t138 * t160
+    t162 = t65 * t161
+    t163 = t71 * t162
+    t164 = t115 * t163
+    t165 = t164 * -1.0
+    t166 = tl.where(t120, t165, t164)
+    t167 = t166 * grad_mean
+    t168 = tl.fma(t156, grad_var, t167)
+    return (t129, t168)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_tight_forward 162, heaviside_tight_backward 289
+# operations   heaviside_tight_forward 162, heaviside_tight_backward 334
 #
 # Certificate:
-#   mean        1.41 ulp, worst at mean = -262.511169, var = 12716581
-#   var         1.33 ulp, worst at mean = -2.72220779e-09, var = 3.54404982e-12
-#   dmean_dmu   1.58 ulp, worst at mean = 0.955101967, var = 1.36394
-#   dmean_dvar  1.4 ulp, worst at mean = 4608.15088, var = 31500240
-#   dvar_dmu    1.96 ulp, worst at mean = 0.0382395014, var = 0.00181061483
-#   dvar_dvar   1.83 ulp, worst at mean = 0.0903310627, var = 0.00582900411
-#   against exact values at 13662 points over all of float32; details in tight.json
+#   mean        1.83 ulp, worst at mean = -12243.6416, var = 243328608
+#   var         1.67 ulp, worst at mean = -57491432, var = 1.47116293e+15
+#   dmean_dmu   0.606 ulp, worst at mean = 18.9482784, var = 105.090973
+#   dmean_dvar  1.45 ulp, worst at mean = -1.10788193e+18, var = 3.85961182e+35
+#   dvar_dmu    1.83 ulp, worst at mean = 0.00137544074, var = 1.89745015e-06
+#   dvar_dvar   1.76 ulp, worst at mean = -1.14537844e+17, var = 1.35806751e+34
+#   against exact values at 15233 points over all of float32; details in tight.json
 """heaviside, variant tight: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["backward", "forward"]
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 <= t4
@@ -71,7 +71,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t77 = -t75
     t78 = torch.where(t3, t75, t77)
     t79 = t21 * t78
-    t80 = torch.where(t3, 0.0, 1.0)
+    t80 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
     t81 = t79 + t80
     t82 = t75 * t77
     t83 = t21 * t82 + t75
@@ -82,7 +82,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 <= t4
@@ -125,10 +125,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t75 = t28 * t74  # J_0/sqrt(2 pi)
     t76 = t21 * 0.3989422804014327
     t77 = t23 * t76
-    t78 = t17 * -0.5
-    t79 = 0.3989422804014327 * t78
-    t80 = t21 * t79
-    t81 = t23 * t80
+    t79 = t21 * -0.19947114020071635
+    t80 = t17 * t23
+    t81 = t79 * t80
     t82 = t23 * t81
     t83 = -t82
     t84 = torch.where(t3, t83, t82)
@@ -150,35 +149,34 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t115 = t18 * t113 + 0.21220659078919374
     t117 = t18 * t115 + -0.3183098861837907
     t118 = t17 < 1.0
-    t119 = t17 * t23
-    t120 = t117 * t119
-    t121 = torch.where(t118, t120, t92)
-    t122 = -t121
-    t123 = torch.where(t3, t122, t121)
-    t125 = t17 * 0.5
-    t126 = 0.3989422804014327 * t125
-    t127 = -t17
-    t128 = t75 * t127
-    t129 = 0.3989422804014327 * t128
-    t130 = t21 * t129 + t126
-    t131 = t21 * t130
+    t119 = t80 * t117
+    t120 = torch.where(t118, t119, t92)
+    t121 = -t120
+    t122 = torch.where(t3, t121, t120)
+    t124 = t17 * 0.5
+    t125 = 0.3989422804014327 * t124
+    t126 = -t17
+    t127 = t75 * t126
+    t128 = 0.3989422804014327 * t127
+    t129 = t21 * t128 + t125
+    t130 = t21 * t129
+    t131 = t23 * t130
     t132 = t23 * t131
-    t133 = t23 * t132
-    t136 = t18 * 1.7637974102783182e-11 + -3.394944843696175e-10
-    t138 = t18 * t136 + 4.4133255033003025e-09
-    t140 = t18 * t138 + -4.971969491961644e-08
-    t142 = t18 * t140 + 5.069665215932049e-07
-    t144 = t18 * t142 + -4.671715084606578e-06
-    t146 = t18 * t144 + 3.84976236720837e-05
-    t148 = t18 * t146 + -0.0002794206538334468
-    t150 = t18 * t148 + 0.001747336015212682
-    t152 = t18 * t150 + -0.009094568176660505
-    t154 = t18 * t152 + 0.03713615338810801
-    t156 = t18 * t154 + -0.10610329539459687
-    t158 = t18 * t156 + 0.15915494309189535
-    t159 = t119 * t158
-    t160 = t119 * t159
-    t161 = torch.where(t118, t160, t133)
-    grad_mean_in = grad_mean * t77 + grad_var * t123
-    grad_var_in = grad_mean * t84 + grad_var * t161
+    t135 = t18 * 1.7637974102783182e-11 + -3.394944843696175e-10
+    t137 = t18 * t135 + 4.4133255033003025e-09
+    t139 = t18 * t137 + -4.971969491961644e-08
+    t141 = t18 * t139 + 5.069665215932049e-07
+    t143 = t18 * t141 + -4.671715084606578e-06
+    t145 = t18 * t143 + 3.84976236720837e-05
+    t147 = t18 * t145 + -0.0002794206538334468
+    t149 = t18 * t147 + 0.001747336015212682
+    t151 = t18 * t149 + -0.009094568176660505
+    t153 = t18 * t151 + 0.03713615338810801
+    t155 = t18 * t153 + -0.10610329539459687
+    t157 = t18 * t155 + 0.15915494309189535
+    t158 = t80 * t157
+    t159 = t80 * t158
+    t160 = torch.where(t118, t159, t132)
+    grad_mean_in = grad_mean * t77 + grad_var * t122
+    grad_var_in = grad_mean * t84 + grad_var * t160
     return grad_mean_in, grad_var_in

@@ -12,7 +12,7 @@ leaky_relu = Op(
     parameters=(
         Parameter("negative_slope", default=0.01, low=0.0, high=1.0, doc="slope for negative inputs"),
     ),
-    variants=("exact", "tight"),
+    variants=("exact", "tight", "fitted"),
     default="exact",
     doc="Leaky rectified linear unit max(x, negative_slope*x).",
 )

@@ -5,16 +5,16 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_exact_forward 272, leaky_relu_exact_backward 233
+# operations   leaky_relu_exact_forward 331, leaky_relu_exact_backward 248
 #
 # Certificate:
-#   mean        7.31 ulp, worst at mean = -145058.234, var = 8.58793062e+09, negative_slope = 0.01
-#   var         6.33 ulp, worst at mean = 119900.125, var = 2.55511985e+16, negative_slope = 0.01
-#   dmean_dmu   4.51 ulp, worst at mean = -0.00428128894, var = 7.89973688, negative_slope = 0
-#   dmean_dvar  2.82 ulp, worst at mean = -0.0408740677, var = 0.000115188093, negative_slope = 0
-#   dvar_dmu    6.43 ulp, worst at mean = -0.00999999978, var = 1.5, negative_slope = 0
-#   dvar_dvar   5.55 ulp, worst at mean = -6.78080368, var = 3668.03979, negative_slope = 0.01
-#   against exact values at 60612 points over all of float32; details in exact.json
+#   mean        6.51 ulp, worst at mean = -0.923157096, var = 0.358966202, negative_slope = 0.01
+#   var         7.29 ulp, worst at mean = 3.92284918, var = 96415640, negative_slope = 0
+#   dmean_dmu   4.61 ulp, worst at mean = -0.523084641, var = 853.457397, negative_slope = 0.01
+#   dmean_dvar  2.88 ulp, worst at mean = 0.0612122118, var = 0.00456943875, negative_slope = 0
+#   dvar_dmu    6.89 ulp, worst at mean = 1.24308439e-08, var = 4.90309703e-12, negative_slope = 0
+#   dvar_dvar   6.66 ulp, worst at mean = 6763.54443, var = 2.65333391e+13, negative_slope = 0
+#   against exact values at 65603 points over all of float32; details in exact.json
 """leaky_relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["backward", "forward", "kernel_scalars"]
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -85,7 +85,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t94 = 1.0 - negative_slope
     t95 = t88 * t94
     t96 = t21 * t95
-    t97 = torch.where(t3, t93, 1.0)
+    t97 = torch.where(t3, torch.full_like(mean, t93), 1.0)
     t98 = t22 * t96
     t99 = t4 * t97 + t98
     t100 = -1.0 + negative_slope
@@ -109,7 +109,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t119 = t21 * t117 + t118
     t120 = t21 * t119
     t121 = negative_slope * negative_slope
-    t122 = torch.where(t3, t121, 1.0)
+    t122 = torch.where(t3, torch.full_like(mean, t121), 1.0)
     t123 = t120 + t122
     t124 = var * t123
     return t99, t124
@@ -119,7 +119,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
              negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -179,7 +179,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t97 = t90 * t96
     t98 = torch.where(t3, t97, t94)
     t99 = t21 * t98
-    t100 = torch.where(t3, negative_slope, 1.0)
+    t100 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
     t101 = t99 + t100
     t102 = -0.5 * t93
     t103 = 0.3989422804014327 * t102
@@ -221,7 +221,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t140 = t21 * t138 + t139
     t141 = t21 * t140
     t142 = negative_slope * negative_slope
-    t143 = torch.where(t3, t142, 1.0)
+    t143 = torch.where(t3, torch.full_like(mean, t142), 1.0)
     t144 = t141 + t143
     grad_mean_in = grad_mean * t101 + grad_var * t126
     grad_var_in = grad_mean * t105 + grad_var * t144

@@ -5,16 +5,16 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_tight_forward 442, leaky_relu_tight_backward 474
+# operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 467
 #
 # Certificate:
-#   mean        1.92 ulp, worst at mean = -0.180466563, var = 0.0663503706, negative_slope = 0.3
-#   var         1.55 ulp, worst at mean = 433.92627, var = 42791024, negative_slope = 0.01
-#   dmean_dmu   1.2 ulp, worst at mean = 0.0103801386, var = 0.0184963755, negative_slope = 0.01
-#   dmean_dvar  0.574 ulp, worst at mean = 2.24195751e-09, var = 7.62205705e-20, negative_slope = 0.01
-#   dvar_dmu    1.33 ulp, worst at mean = 9.36425078e-15, var = 2.51403974e-30, negative_slope = 0.3
-#   dvar_dvar   1.3 ulp, worst at mean = 7.67735764e-05, var = 0.00011646995, negative_slope = 0.01
-#   against exact values at 60612 points over all of float32; details in tight.json
+#   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
+#   var         1.5 ulp, worst at mean = -1.87096938e-09, var = 1.16818054e-13, negative_slope = 0.3
+#   dmean_dmu   1.63 ulp, worst at mean = -20.9010773, var = 860.265869, negative_slope = 0.01
+#   dmean_dvar  1.49 ulp, worst at mean = -15653.875, var = 1.07367846e+09, negative_slope = 0.3
+#   dvar_dmu    1.51 ulp, worst at mean = 109787.609, var = 2.78023117e+09, negative_slope = 0.01
+#   dvar_dvar   1.91 ulp, worst at mean = 0.0146063436, var = 0.000517807028, negative_slope = 0.01
+#   against exact values at 65753 points over all of float32; details in tight.json
 """leaky_relu, variant tight: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["backward", "forward", "kernel_scalars"]
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -85,7 +85,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t94 = 1.0 - negative_slope
     t95 = t88 * t94
     t96 = t21 * t95
-    t97 = torch.where(t3, t93, 1.0)
+    t97 = torch.where(t3, torch.full_like(mean, t93), 1.0)
     t98 = t22 * t96
     t99 = t4 * t97 + t98
     t100 = -1.0 + negative_slope
@@ -109,7 +109,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t119 = t21 * t117 + t118
     t120 = t21 * t119
     t121 = negative_slope * negative_slope
-    t122 = torch.where(t3, t121, 1.0)
+    t122 = torch.where(t3, torch.full_like(mean, t121), 1.0)
     t123 = t120 + t122
     t124 = var * t123
     return t99, t124
@@ -119,7 +119,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
              negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -179,7 +179,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t97 = t90 * t96
     t98 = torch.where(t3, t97, t94)
     t99 = t21 * t98
-    t100 = torch.where(t3, negative_slope, 1.0)
+    t100 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
     t101 = t99 + t100
     t102 = -0.5 * t93
     t103 = 0.3989422804014327 * t102
@@ -221,7 +221,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t140 = t21 * t138 + t139
     t141 = t21 * t140
     t142 = negative_slope * negative_slope
-    t143 = torch.where(t3, t142, 1.0)
+    t143 = torch.where(t3, torch.full_like(mean, t142), 1.0)
     t144 = t141 + t143
     grad_mean_in = grad_mean * t101 + grad_var * t126
     grad_var_in = grad_mean * t105 + grad_var * t144

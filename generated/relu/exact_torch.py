@@ -3,18 +3,18 @@
 # f(x) = Max(0, x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
-# rule digest  68f1a5471dbc25fb359faf1cfebdcc49e6f7ad6c14b041249422d57e51e615ce
+# rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_exact_forward 151, relu_exact_backward 152
+# operations   relu_exact_forward 142, relu_exact_backward 176
 #
 # Certificate:
-#   mean        4.72 ulp, worst at mean = -1.9787641e-10, var = 5.94933564e-20
-#   var         6.08 ulp, worst at mean = -0.000156191658, var = 4.54678997e-07
-#   dmean_dmu   5.8 ulp, worst at mean = -4.66734527e-08, var = 5.40912931e-12
-#   dmean_dvar  2.51 ulp, worst at mean = -3.85397714e-10, var = 3.87363589e-19
-#   dvar_dmu    7.33 ulp, worst at mean = -4.66734456e-08, var = 5.40912671e-12
-#   dvar_dvar   7.25 ulp, worst at mean = 3.00000072, var = 10000.0137
-#   against exact values at 13662 points over all of float32; details in exact.json
+#   mean        5.71 ulp, worst at mean = -6.59720707, var = 40.45924
+#   var         7.88 ulp, worst at mean = 6.799767e-11, var = 6.4261478e-16
+#   dmean_dmu   4.9 ulp, worst at mean = -42.5365105, var = 23301596
+#   dmean_dvar  3 ulp, worst at mean = -0.971336126, var = 1.07841814
+#   dvar_dmu    7.59 ulp, worst at mean = 5.98031204e+12, var = 7.60228468e+30
+#   dvar_dvar   6.9 ulp, worst at mean = 3.22944107e-20, var = 6.14644644e-35
+#   against exact values at 15233 points over all of float32; details in exact.json
 """relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["backward", "forward"]
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -81,7 +81,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t88 = t85 * t87  # J_1/sqrt(2 pi)
     t89 = 2.0 * t82
     t91 = t21 * t88
-    t92 = torch.where(t3, 0.0, 1.0)
+    t92 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
     t93 = t22 * t91
     t94 = t4 * t92 + t93
     t96 = t17 * -2.0
@@ -100,7 +100,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -157,7 +157,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t92 = -t90
     t93 = torch.where(t3, t90, t92)
     t94 = t21 * t93
-    t95 = torch.where(t3, 0.0, 1.0)
+    t95 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
     t96 = t94 + t95
     t99 = t21 * 0.19947114020071635
     t100 = t23 * t99

@@ -3,18 +3,18 @@
 # f(x) = Max(0, x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
-# rule digest  68f1a5471dbc25fb359faf1cfebdcc49e6f7ad6c14b041249422d57e51e615ce
+# rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_tight_forward 262, relu_tight_backward 327
+# operations   relu_tight_forward 263, relu_tight_backward 333
 #
 # Certificate:
-#   mean        1.04 ulp, worst at mean = 824.363586, var = 13258561
-#   var         1.5 ulp, worst at mean = -2.51030947e-25, var = 4.96268114e-38
-#   dmean_dmu   1.31 ulp, worst at mean = -6.37569856e+16, var = 5.95725605e+37
-#   dmean_dvar  1.28 ulp, worst at mean = -0.536093354, var = 0.23735413
-#   dvar_dmu    1.65 ulp, worst at mean = 9.13893317e-08, var = 5.18134424e-09
-#   dvar_dvar   1.59 ulp, worst at mean = 0.0089540612, var = 0.00326390448
-#   against exact values at 13662 points over all of float32; details in tight.json
+#   mean        1.12 ulp, worst at mean = 0.00120395736, var = 6.58037097e-05
+#   var         1.82 ulp, worst at mean = 9.84917058e-24, var = 1.36983561e-37
+#   dmean_dmu   1.71 ulp, worst at mean = -1.13192984e-12, var = 1.98809882e-17
+#   dmean_dvar  1.48 ulp, worst at mean = -6.35728912e+14, var = 1.85261058e+28
+#   dvar_dmu    1.86 ulp, worst at mean = -1.62132153e-07, var = 5.83380915e-06
+#   dvar_dvar   1.92 ulp, worst at mean = 3.98520239e-09, var = 3.69409281e-10
+#   against exact values at 15266 points over all of float32; details in tight.json
 """relu, variant tight: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["backward", "forward"]
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -81,7 +81,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t88 = t85 * t87  # J_1/sqrt(2 pi)
     t89 = 2.0 * t82
     t91 = t21 * t88
-    t92 = torch.where(t3, 0.0, 1.0)
+    t92 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
     t93 = t22 * t91
     t94 = t4 * t92 + t93
     t96 = t17 * -2.0
@@ -100,7 +100,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t3 = mean < 0.0
-    t4 = torch.abs(mean)
+    t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
     t7 = torch.where(t5, 1.0, var)
     t8 = 0.0 < t4
@@ -157,7 +157,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t92 = -t90
     t93 = torch.where(t3, t90, t92)
     t94 = t21 * t93
-    t95 = torch.where(t3, 0.0, 1.0)
+    t95 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
     t96 = t94 + t95
     t99 = t21 * 0.19947114020071635
     t100 = t23 * t99
