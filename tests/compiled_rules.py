@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from real_rules import ROOT, rules
 from momentgen.compiler.evidence import read_evidence
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.program import Program
+from momentgen.rule import Accuracy
 from momentgen.rule_files import evidence_path
 
 
@@ -23,7 +25,10 @@ class Programs:
 
 
 @functools.lru_cache
-def compiled(name: str) -> Programs:
-    """Compile a rule of ``rules/``."""
-    result = compile_rule(rules()[name], evidence=read_evidence(evidence_path(ROOT / "rules" / f"{name}.py"), name))
+def compiled(name: str, *, exact_only: bool = False) -> Programs:
+    """Compile a rule of ``rules/``, or its exact variant alone, in some seconds."""
+    rule = rules()[name]
+    if exact_only:
+        rule = dataclasses.replace(rule, accuracy=Accuracy(ulp={"exact": rule.accuracy.ulp["exact"]}), variants={})
+    result = compile_rule(rule, evidence=read_evidence(evidence_path(ROOT / "rules" / f"{name}.py"), name))
     return Programs(result.files, result.programs)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from real_rules import ALL, each, source_of
+from real_rules import ALL, FAITHFUL, each, source_of
 
 from momentgen.compiler.machine_code import TARGETS, Findings, compile_triton, inspect
+from momentgen.runtime.gpu import launch_shape
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton")
 
-#: the machine at hand in most tests; the other targets are compiled by `make slow`
-FAST = ("sm_90", "gfx942")
+#: the rest is compiled by `make slow`
+FAST = [(n, v, "sm_90") for n, v in ALL] + [(n, v, "gfx942") for n, v in FAITHFUL]
+SLOW = [(n, v, target) for n, v in ALL for target in TARGETS if (n, v, target) not in FAST]
 
 
 def findings(name: str, variant: str, direction: str, target: str, dtype: str = "fp32") -> Findings:
     source = source_of(name, variant, "_triton.py")
-    return inspect(compile_triton(source, f"{name}_{variant}_{direction}_kernel", target, dtype=dtype))
+    block, warps = launch_shape(1 << 22)  # as the runtime launches it
+    kernel = f"{name}_{variant}_{direction}_kernel"
+    return inspect(compile_triton(source, kernel, target, block=block, num_warps=warps, dtype=dtype))
 
 
 def check(name: str, variant: str, target: str) -> None:
@@ -32,15 +36,18 @@ def check(name: str, variant: str, target: str) -> None:
             assert all(".rn" in m for m in divisions), divisions
 
 
-@pytest.mark.parametrize("target", FAST)
-@each(ALL)
+@pytest.mark.parametrize(("name", "variant", "target"), FAST, ids="-".join)
 def test_kernels_are_exact_and_stay_in_registers(name: str, variant: str, target: str) -> None:
     check(name, variant, target)
 
 
+def test_small_launches_give_a_thread_as_many_elements_as_large_ones() -> None:
+    shapes = {launch_shape(n) for n in (1, 1 << 10, 1 << 18, (1 << 18) + 1, 1 << 40)}
+    assert len({block // warps for block, warps in shapes}) == 1
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [target for target in TARGETS if target not in FAST])
-@each(ALL)
+@pytest.mark.parametrize(("name", "variant", "target"), SLOW, ids="-".join)
 def test_kernels_are_exact_and_stay_in_registers_on_other_targets(name: str, variant: str, target: str) -> None:
     check(name, variant, target)
 

@@ -127,7 +127,7 @@ def _module(source: str, name: str) -> Iterator[Any]:
 
 
 def compile_triton(
-    source: str, kernel_name: str, target: str, *, block: int = 512, num_warps: int = 4, dtype: str = "fp32"
+    source: str, kernel_name: str, target: str, *, block: int = 512, num_warps: int = 8, dtype: str = "fp32"
 ) -> Assembly:
     """Compile one kernel of a generated Triton module for ``target``, without a GPU.
 

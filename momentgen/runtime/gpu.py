@@ -13,13 +13,19 @@ from torch import Tensor
 from momentgen.errors import MomentgenError
 from momentgen.runtime.toolchain import Unavailable
 
-__all__ = ["TritonKernels"]
+__all__ = ["TritonKernels", "launch_shape"]
 
 # Heuristics, not autotuning, which makes first calls slow and timings differ from run to run.
-_BLOCK = 1024
+_BLOCK = 512
 _SMALL_BLOCK = 256  # more programs than multiprocessors as early as possible
 _SMALL = 1 << 18
-_THREADS_PER_WARP_ELEMENTS = 256  # elements a warp works on: 8 a lane
+_WARP_ELEMENTS = 64  # elements a warp works on: 2 a lane; at 4 the largest kernels spill registers
+
+
+def launch_shape(n: int) -> tuple[int, int]:
+    """Elements and warps of a program of the grid, for ``n`` elements in all."""
+    block = _SMALL_BLOCK if n <= _SMALL else _BLOCK
+    return block, block // _WARP_ELEMENTS
 
 
 class TritonKernels:
@@ -56,7 +62,7 @@ class TritonKernels:
         n = inputs[0].numel()
         if n == 0:
             return
-        block = _SMALL_BLOCK if n <= _SMALL else _BLOCK
+        block, warps = launch_shape(n)
         grid = ((n + block - 1) // block,)
         with _on_device(inputs[0]):
             self._kernels[which][grid](
@@ -65,7 +71,7 @@ class TritonKernels:
                 n,
                 *scalars,
                 BLOCK=block,
-                num_warps=block // _THREADS_PER_WARP_ELEMENTS,
+                num_warps=warps,
                 enable_fp_fusion=False,  # contraction would change the certified bits
             )
 
