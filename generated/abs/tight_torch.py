@@ -5,15 +5,15 @@
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   abs_tight_forward 210, abs_tight_backward 343
+# operations   abs_tight_forward 210, abs_tight_backward 347
 #
 # Certificate:
-#   mean        1.53 ulp, worst at mean = 1.19360357e-15, var = 1.09794493e-27
-#   var         1.71 ulp, worst at mean = 7.5284104e+17, var = 4.84945283e+35
-#   dmean_dmu   1.67 ulp, worst at mean = 0.460189253, var = 0.467075288
-#   dmean_dvar  1.51 ulp, worst at mean = 1.97449717e-05, var = 1.42721095e-11
-#   dvar_dmu    1.85 ulp, worst at mean = -0.000935918535, var = 4.7571109e-07
-#   dvar_dvar   1.58 ulp, worst at mean = 0.952250838, var = 0.303188771
+#   mean        1.56 ulp, worst at mean = -2.53330278e+09, var = 1.1144332e+26
+#   var         1.74 ulp, worst at mean = 38.7789383, var = 1617.16663
+#   dmean_dmu   1.58 ulp, worst at mean = -1462.04016, var = 2132220.25
+#   dmean_dvar  1.48 ulp, worst at mean = -0.000236681619, var = 5.81426001e-08
+#   dvar_dmu    1.98 ulp, worst at mean = -0.254197448, var = 0.0329749286
+#   dvar_dvar   1.73 ulp, worst at mean = -7.3479948, var = 17.7354984
 #   against exact values at 15276 points over all of float32; details in tight.json
 """abs, variant tight: moments and their gradients in any floating dtype."""
 

@@ -5,16 +5,16 @@
 //
 // rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   heaviside_tight_forward 162, heaviside_tight_backward 334
+// operations   heaviside_tight_forward 162, heaviside_tight_backward 346
 //
 // Certificate:
-//   mean        1.83 ulp, worst at mean = -12243.6416, var = 243328608
+//   mean        1.72 ulp, worst at mean = -7.4553478e-05, var = 8.88539109e-09
 //   var         1.67 ulp, worst at mean = -57491432, var = 1.47116293e+15
-//   dmean_dmu   0.606 ulp, worst at mean = 18.9482784, var = 105.090973
-//   dmean_dvar  1.45 ulp, worst at mean = -1.10788193e+18, var = 3.85961182e+35
-//   dvar_dmu    1.83 ulp, worst at mean = 0.00137544074, var = 1.89745015e-06
-//   dvar_dvar   1.76 ulp, worst at mean = -1.14537844e+17, var = 1.35806751e+34
-//   against exact values at 15233 points over all of float32; details in tight.json
+//   dmean_dmu   0.616 ulp, worst at mean = 321.694885, var = 1679.55603
+//   dmean_dvar  1.47 ulp, worst at mean = 2.39779615, var = 1.11258912
+//   dvar_dmu    1.88 ulp, worst at mean = -0.0209642071, var = 0.000448290812
+//   dvar_dvar   1.76 ulp, worst at mean = 2.46702592e+18, var = 4.54340204e+36
+//   against exact values at 15232 points over all of float32; details in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -578,74 +578,87 @@ static inline void heaviside_tight_backward_element(float mean, float var, float
     const float t271 = __builtin_fmaf(t151, t270, c51);
     const float c52 = 0x1.303828p-5f;  // 0.0371361524
     const float t272 = __builtin_fmaf(t151, t271, c52);
+    const float t273 = t18 * t272;
     const float c53 = -0x1.b2995ep-4f;  // -0.106103294
-    const float t273 = __builtin_fmaf(t151, t272, c53);
-    const float t274 = t18 * t273;
+    const float t274 = c53 + t273;
+    const float t275 = t18 * t274;
     const float c54 = 0x1.45f306p-3f;  // 0.159154937
-    const float t275 = c54 + t274;
-    const float t276 = t275 - t274;
-    const float t277 = t275 - t276;
-    const float t278 = t274 - t277;
-    const float t279 = c54 - t276;
-    const float t280 = t278 + t279;
-    const float t281 = -t274;
-    const float t282 = __builtin_fmaf(t18, t273, t281);
-    const float t283 = __builtin_fmaf(t38, t273, t282);
-    const float c55 = 0x1.b93322p-28f;  // 6.42030118e-09
-    const float t284 = c55 + t283;
-    const float t285 = t280 + t284;
-    const float t286 = t249 * t175;
-    const float t287 = t286 * t275;
-    const float t288 = -t287;
-    const float t289 = __builtin_fmaf(t286, t275, t288);
-    const float t290 = -t286;
-    const float t291 = __builtin_fmaf(t249, t175, t290);
-    const float t292 = __builtin_fmaf(t253, t175, t291);
-    const float t293 = __builtin_fmaf(t249, t187, t292);
-    const float t294 = __builtin_fmaf(t293, t275, t289);
-    const float t295 = __builtin_fmaf(t286, t285, t294);
-    const float t296 = t17 * t249;
-    const float t297 = t287 * t296;
-    const float t298 = -t297;
-    const float t299 = __builtin_fmaf(t287, t296, t298);
-    const float t300 = __builtin_fmaf(t295, t296, t299);
-    const float t301 = -t296;
-    const float t302 = __builtin_fmaf(t17, t249, t301);
-    const float t303 = __builtin_fmaf(t36, t249, t302);
-    const float t304 = __builtin_fmaf(t17, t253, t303);
-    const float t305 = __builtin_fmaf(t287, t304, t300);
-    const float t306 = t297 + t305;
-    const float t307 = t191 * t306;
-    const float t308 = t193 ? t307 : t266;
-    const float c56 = -0x1.988454p-3f;  // -0.199471146
-    const float t309 = t55 * c56;
+    const float t276 = c54 + t275;
+    const float t277 = t276 - t275;
+    const float t278 = t276 - t277;
+    const float t279 = t275 - t278;
+    const float t280 = c54 - t277;
+    const float t281 = t279 + t280;
+    const float t282 = t274 - t273;
+    const float t283 = t274 - t282;
+    const float t284 = t273 - t283;
+    const float t285 = c53 - t282;
+    const float t286 = t284 + t285;
+    const float t287 = -t273;
+    const float t288 = __builtin_fmaf(t18, t272, t287);
+    const float t289 = __builtin_fmaf(t38, t272, t288);
+    const float c55 = -0x1.dfcb8p-30f;  // -1.74548376e-09
+    const float t290 = c55 + t289;
+    const float t291 = t286 + t290;
+    const float t292 = -t275;
+    const float t293 = __builtin_fmaf(t18, t274, t292);
+    const float t294 = __builtin_fmaf(t38, t274, t293);
+    const float t295 = __builtin_fmaf(t18, t291, t294);
+    const float c56 = 0x1.b93322p-28f;  // 6.42030118e-09
+    const float t296 = c56 + t295;
+    const float t297 = t281 + t296;
+    const float t298 = t249 * t175;
+    const float t299 = t298 * t276;
+    const float t300 = -t299;
+    const float t301 = __builtin_fmaf(t298, t276, t300);
+    const float t302 = -t298;
+    const float t303 = __builtin_fmaf(t249, t175, t302);
+    const float t304 = __builtin_fmaf(t253, t175, t303);
+    const float t305 = __builtin_fmaf(t249, t187, t304);
+    const float t306 = __builtin_fmaf(t305, t276, t301);
+    const float t307 = __builtin_fmaf(t298, t297, t306);
+    const float t308 = t17 * t249;
+    const float t309 = t299 * t308;
     const float t310 = -t309;
-    const float t311 = __builtin_fmaf(t55, c56, t310);
-    const float t312 = __builtin_fmaf(t57, c56, t311);
-    const float c57 = 0x1.857936p-28f;  // 5.66758507e-09
-    const float t313 = __builtin_fmaf(t55, c57, t312);
-    const float t314 = t309 * t286;
-    const float t315 = -t314;
-    const float t316 = __builtin_fmaf(t309, t286, t315);
-    const float t317 = __builtin_fmaf(t313, t286, t316);
-    const float t318 = __builtin_fmaf(t309, t293, t317);
-    const float t319 = t314 + t318;
-    const float t320 = t64 * t319;
-    const float t321 = t69 * t320;
-    const float t322 = t249 * t321;
-    const float t323 = -t322;
-    const float t324 = __builtin_fmaf(t249, t321, t323);
-    const float t325 = __builtin_fmaf(t253, t321, t324);
-    const float t326 = t322 + t325;
-    const float t327 = t75 * t326;
-    const float t328 = t81 * t327;
-    const float t329 = t191 * t328;
-    const float t330 = -t329;
-    const float t331 = t196 ? t330 : t329;
-    const float t332 = t331 * grad_mean;
-    const float t333 = __builtin_fmaf(t308, grad_var, t332);
+    const float t311 = __builtin_fmaf(t299, t308, t310);
+    const float t312 = __builtin_fmaf(t307, t308, t311);
+    const float t313 = -t308;
+    const float t314 = __builtin_fmaf(t17, t249, t313);
+    const float t315 = __builtin_fmaf(t36, t249, t314);
+    const float t316 = __builtin_fmaf(t17, t253, t315);
+    const float t317 = __builtin_fmaf(t299, t316, t312);
+    const float t318 = t309 + t317;
+    const float t319 = t191 * t318;
+    const float t320 = t193 ? t319 : t266;
+    const float c57 = -0x1.988454p-3f;  // -0.199471146
+    const float t321 = t55 * c57;
+    const float t322 = -t321;
+    const float t323 = __builtin_fmaf(t55, c57, t322);
+    const float t324 = __builtin_fmaf(t57, c57, t323);
+    const float c58 = 0x1.857936p-28f;  // 5.66758507e-09
+    const float t325 = __builtin_fmaf(t55, c58, t324);
+    const float t326 = t321 * t298;
+    const float t327 = -t326;
+    const float t328 = __builtin_fmaf(t321, t298, t327);
+    const float t329 = __builtin_fmaf(t325, t298, t328);
+    const float t330 = __builtin_fmaf(t321, t305, t329);
+    const float t331 = t326 + t330;
+    const float t332 = t64 * t331;
+    const float t333 = t69 * t332;
+    const float t334 = t249 * t333;
+    const float t335 = -t334;
+    const float t336 = __builtin_fmaf(t249, t333, t335);
+    const float t337 = __builtin_fmaf(t253, t333, t336);
+    const float t338 = t334 + t337;
+    const float t339 = t75 * t338;
+    const float t340 = t81 * t339;
+    const float t341 = t191 * t340;
+    const float t342 = -t341;
+    const float t343 = t196 ? t342 : t341;
+    const float t344 = t343 * grad_mean;
+    const float t345 = __builtin_fmaf(t320, grad_var, t344);
     *out_grad_mean = t214;
-    *out_grad_var = t333;
+    *out_grad_var = t345;
 }
 
 void heaviside_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,

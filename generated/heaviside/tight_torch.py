@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_tight_forward 162, heaviside_tight_backward 334
+# operations   heaviside_tight_forward 162, heaviside_tight_backward 346
 #
 # Certificate:
-#   mean        1.83 ulp, worst at mean = -12243.6416, var = 243328608
+#   mean        1.72 ulp, worst at mean = -7.4553478e-05, var = 8.88539109e-09
 #   var         1.67 ulp, worst at mean = -57491432, var = 1.47116293e+15
-#   dmean_dmu   0.606 ulp, worst at mean = 18.9482784, var = 105.090973
-#   dmean_dvar  1.45 ulp, worst at mean = -1.10788193e+18, var = 3.85961182e+35
-#   dvar_dmu    1.83 ulp, worst at mean = 0.00137544074, var = 1.89745015e-06
-#   dvar_dvar   1.76 ulp, worst at mean = -1.14537844e+17, var = 1.35806751e+34
-#   against exact values at 15233 points over all of float32; details in tight.json
+#   dmean_dmu   0.616 ulp, worst at mean = 321.694885, var = 1679.55603
+#   dmean_dvar  1.47 ulp, worst at mean = 2.39779615, var = 1.11258912
+#   dvar_dmu    1.88 ulp, worst at mean = -0.0209642071, var = 0.000448290812
+#   dvar_dvar   1.76 ulp, worst at mean = 2.46702592e+18, var = 4.54340204e+36
+#   against exact values at 15232 points over all of float32; details in tight.json
 """heaviside, variant tight: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

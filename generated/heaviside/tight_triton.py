@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_tight_forward 162, heaviside_tight_backward 334
+# operations   heaviside_tight_forward 162, heaviside_tight_backward 346
 #
 # Certificate:
-#   mean        1.83 ulp, worst at mean = -12243.6416, var = 243328608
+#   mean        1.72 ulp, worst at mean = -7.4553478e-05, var = 8.88539109e-09
 #   var         1.67 ulp, worst at mean = -57491432, var = 1.47116293e+15
-#   dmean_dmu   0.606 ulp, worst at mean = 18.9482784, var = 105.090973
-#   dmean_dvar  1.45 ulp, worst at mean = -1.10788193e+18, var = 3.85961182e+35
-#   dvar_dmu    1.83 ulp, worst at mean = 0.00137544074, var = 1.89745015e-06
-#   dvar_dvar   1.76 ulp, worst at mean = -1.14537844e+17, var = 1.35806751e+34
-#   against exact values at 15233 points over all of float32; details in tight.json
+#   dmean_dmu   0.616 ulp, worst at mean = 321.694885, var = 1679.55603
+#   dmean_dvar  1.47 ulp, worst at mean = 2.39779615, var = 1.11258912
+#   dvar_dmu    1.88 ulp, worst at mean = -0.0209642071, var = 0.000448290812
+#   dvar_dvar   1.76 ulp, worst at mean = 2.46702592e+18, var = 4.54340204e+36
+#   against exact values at 15232 points over all of float32; details in tight.json
 
 import triton
 import triton.language as tl
@@ -562,73 +562,86 @@ def heaviside_tight_backward(mean, var, grad_mean, grad_var):
     t271 = tl.fma(t151, t270, c51)
     c52 = tl.full((), 0.037136152386665344, tl.float32)
     t272 = tl.fma(t151, t271, c52)
+    t273 = t18 * t272
     c53 = tl.full((), -0.10610329359769821, tl.float32)
-    t273 = tl.fma(t151, t272, c53)
-    t274 = t18 * t273
+    t274 = c53 + t273
+    t275 = t18 * t274
     c54 = tl.full((), 0.15915493667125702, tl.float32)
-    t275 = c54 + t274
-    t276 = t275 - t274
-    t277 = t275 - t276
-    t278 = t274 - t277
-    t279 = c54 - t276
-    t280 = t278 + t279
-    t281 = t274 * -1.0
-    t282 = tl.fma(t18, t273, t281)
-    t283 = tl.fma(t38, t273, t282)
-    c55 = tl.full((), 6.42030117958825e-09, tl.float32)
-    t284 = c55 + t283
-    t285 = t280 + t284
-    t286 = t249 * t175
-    t287 = t286 * t275
-    t288 = t287 * -1.0
-    t289 = tl.fma(t286, t275, t288)
-    t290 = t286 * -1.0
-    t291 = tl.fma(t249, t175, t290)
-    t292 = tl.fma(t253, t175, t291)
-    t293 = tl.fma(t249, t187, t292)
-    t294 = tl.fma(t293, t275, t289)
-    t295 = tl.fma(t286, t285, t294)
-    t296 = t17 * t249
-    t297 = t287 * t296
-    t298 = t297 * -1.0
-    t299 = tl.fma(t287, t296, t298)
-    t300 = tl.fma(t295, t296, t299)
-    t301 = t296 * -1.0
-    t302 = tl.fma(t17, t249, t301)
-    t303 = tl.fma(t36, t249, t302)
-    t304 = tl.fma(t17, t253, t303)
-    t305 = tl.fma(t287, t304, t300)
-    t306 = t297 + t305
-    t307 = t191 * t306
-    t308 = tl.where(t193, t307, t266)
-    c56 = tl.full((), -0.1994711458683014, tl.float32)
-    t309 = t55 * c56
+    t276 = c54 + t275
+    t277 = t276 - t275
+    t278 = t276 - t277
+    t279 = t275 - t278
+    t280 = c54 - t277
+    t281 = t279 + t280
+    t282 = t274 - t273
+    t283 = t274 - t282
+    t284 = t273 - t283
+    t285 = c53 - t282
+    t286 = t284 + t285
+    t287 = t273 * -1.0
+    t288 = tl.fma(t18, t272, t287)
+    t289 = tl.fma(t38, t272, t288)
+    c55 = tl.full((), -1.7454837575314741e-09, tl.float32)
+    t290 = c55 + t289
+    t291 = t286 + t290
+    t292 = t275 * -1.0
+    t293 = tl.fma(t18, t274, t292)
+    t294 = tl.fma(t38, t274, t293)
+    t295 = tl.fma(t18, t291, t294)
+    c56 = tl.full((), 6.42030117958825e-09, tl.float32)
+    t296 = c56 + t295
+    t297 = t281 + t296
+    t298 = t249 * t175
+    t299 = t298 * t276
+    t300 = t299 * -1.0
+    t301 = tl.fma(t298, t276, t300)
+    t302 = t298 * -1.0
+    t303 = tl.fma(t249, t175, t302)
+    t304 = tl.fma(t253, t175, t303)
+    t305 = tl.fma(t249, t187, t304)
+    t306 = tl.fma(t305, t276, t301)
+    t307 = tl.fma(t298, t297, t306)
+    t308 = t17 * t249
+    t309 = t299 * t308
     t310 = t309 * -1.0
-    t311 = tl.fma(t55, c56, t310)
-    t312 = tl.fma(t57, c56, t311)
-    c57 = tl.full((), 5.667585067925529e-09, tl.float32)
-    t313 = tl.fma(t55, c57, t312)
-    t314 = t309 * t286
-    t315 = t314 * -1.0
-    t316 = tl.fma(t309, t286, t315)
-    t317 = tl.fma(t313, t286, t316)
-    t318 = tl.fma(t309, t293, t317)
-    t319 = t314 + t318
-    t320 = t64 * t319
-    t321 = t69 * t320
-    t322 = t249 * t321
-    t323 = t322 * -1.0
-    t324 = tl.fma(t249, t321, t323)
-    t325 = tl.fma(t253, t321, t324)
-    t326 = t322 + t325
-    t327 = t75 * t326
-    t328 = t81 * t327
-    t329 = t191 * t328
-    t330 = t329 * -1.0
-    t331 = tl.where(t196, t330, t329)
-    t332 = t331 * grad_mean
-    t333 = tl.fma(t308, grad_var, t332)
-    return (t214, t333)
+    t311 = tl.fma(t299, t308, t310)
+    t312 = tl.fma(t307, t308, t311)
+    t313 = t308 * -1.0
+    t314 = tl.fma(t17, t249, t313)
+    t315 = tl.fma(t36, t249, t314)
+    t316 = tl.fma(t17, t253, t315)
+    t317 = tl.fma(t299, t316, t312)
+    t318 = t309 + t317
+    t319 = t191 * t318
+    t320 = tl.where(t193, t319, t266)
+    c57 = tl.full((), -0.1994711458683014, tl.float32)
+    t321 = t55 * c57
+    t322 = t321 * -1.0
+    t323 = tl.fma(t55, c57, t322)
+    t324 = tl.fma(t57, c57, t323)
+    c58 = tl.full((), 5.667585067925529e-09, tl.float32)
+    t325 = tl.fma(t55, c58, t324)
+    t326 = t321 * t298
+    t327 = t326 * -1.0
+    t328 = tl.fma(t321, t298, t327)
+    t329 = tl.fma(t325, t298, t328)
+    t330 = tl.fma(t321, t305, t329)
+    t331 = t326 + t330
+    t332 = t64 * t331
+    t333 = t69 * t332
+    t334 = t249 * t333
+    t335 = t334 * -1.0
+    t336 = tl.fma(t249, t333, t335)
+    t337 = tl.fma(t253, t333, t336)
+    t338 = t334 + t337
+    t339 = t75 * t338
+    t340 = t81 * t339
+    t341 = t191 * t340
+    t342 = t341 * -1.0
+    t343 = tl.where(t196, t342, t341)
+    t344 = t343 * grad_mean
+    t345 = tl.fma(t320, grad_var, t344)
+    return (t214, t345)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_fitted_forward 311, leaky_relu_fitted_backward 253
+# operations   leaky_relu_fitted_forward 318, leaky_relu_fitted_backward 253
 #
 # Certificate:
-#   mean        7.22 ulp, worst at mean = -2.49150276, var = 2.55524063, negative_slope = 0.01
-#   var         4.15 ulp, worst at mean = -2.94871749e-09, var = 1.327166e-18, negative_slope = 0.01
-#   dmean_dmu   6.56 ulp, worst at mean = -0.949574351, var = 375102.812, negative_slope = 0
-#   dmean_dvar  2.91 ulp, worst at mean = -1.48728294e-10, var = 3.51321665e-22, negative_slope = 0.01
-#   dvar_dmu    6.12 ulp, worst at mean = -1.66734719e-06, var = 1.14058394e-13, negative_slope = 0
-#   dvar_dvar   6.03 ulp, worst at mean = -398707.25, var = 1.48602788e+10, negative_slope = 0
-#   against exact values at 65688 points over all of float32; details in fitted.json
+#   mean        6.31 ulp, worst at mean = -2.49120116, var = 2.55498266, negative_slope = 0.01
+#   var         4.1 ulp, worst at mean = -11.9632092, var = 48.3329201, negative_slope = 0.01
+#   dmean_dmu   6.37 ulp, worst at mean = -68.9270859, var = 23256038, negative_slope = 0.01
+#   dmean_dvar  3.1 ulp, worst at mean = 1972.35425, var = 5125832.5, negative_slope = 0
+#   dvar_dmu    6.31 ulp, worst at mean = -932792.062, var = 3.57020344e+10, negative_slope = 0
+#   dvar_dvar   5.88 ulp, worst at mean = -6.27269984e-16, var = 9.19621968e-32, negative_slope = 0
+#   against exact values at 65692 points over all of float32; details in fitted.json
 
 import triton
 import triton.language as tl
@@ -193,193 +193,200 @@ def leaky_relu_fitted_forward(mean, var, negative_slope_hi, negative_slope_lo, s
     t125 = t124 - negative_slope_lo
     t126 = tl.fma(t94, t125, t121)
     t127 = tl.fma(t55, t126, t100)
-    t128 = t97 + t127
-    t129 = t13 + t28
-    t130 = tl.where(t0, 256.0, 1.0)
+    t128 = tl.where(t0, 256.0, 1.0)
     c30 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t131 = tl.where(t2, c30, t130)
-    t132 = t131 * t129
-    t133 = tl.where(t6, 0.0, t132)
-    t134 = t133 * t128
-    t135 = t20.to(tl.int32, bitcast=True)
-    t136 = t135 - 0x4b400000
-    t137 = t136 >> 1
-    t138 = t137 + 127
-    t139 = t138 << 23
-    t140 = t139.to(tl.float32, bitcast=True)
-    t141 = t140 * t134
-    t142 = t136 + 1
-    t143 = t142 >> 1
-    t144 = 127 + t143
-    t145 = t144 << 23
-    t146 = t145.to(tl.float32, bitcast=True)
-    t147 = t146 * t141
-    t148 = mean < 0.0
-    t149 = t122 - negative_slope_lo
-    t150 = tl.where(t148, t149, 1.0)
-    t151 = tl.fma(t4, t150, t147)
-    t152 = t9 * t9
-    t153 = t152 * -1.0
-    t154 = tl.fma(t9, t9, t153)
-    t155 = t12 * sign_square_hi
-    t156 = t155 * -1.0
-    t157 = tl.fma(t12, sign_square_hi, t156)
-    t158 = t154 - t157
-    t159 = t158 - t154
-    t160 = t158 - t159
-    t161 = t154 - t160
-    t162 = t157 * -1.0
-    t163 = t162 - t159
-    t164 = t161 + t163
-    t165 = t12 * sign_square_lo
-    t166 = t158 - t165
-    t167 = t166 - t158
-    t168 = t166 - t167
-    t169 = t158 - t168
-    t170 = t165 * -1.0
-    t171 = t170 - t167
-    t172 = t169 + t171
-    t173 = t164 + t172
-    t174 = tl.fma(t12, sign_square_lo, t170)
-    t175 = t174 * -1.0
-    t176 = t12 * sign_square_rest_hi
-    t177 = t175 - t176
-    t178 = t177 + t173
-    t179 = t152 - t155
-    t180 = t179 + t166
-    t181 = t180 - t179
+    t129 = tl.where(t2, c30, t128)
+    t130 = t129 * t13
+    t131 = tl.where(t6, 0.0, t130)
+    t132 = t131 * t97
+    t133 = t132 * -1.0
+    t134 = tl.fma(t131, t97, t133)
+    t135 = t129 * t28
+    t136 = tl.where(t6, 0.0, t135)
+    t137 = tl.fma(t136, t97, t134)
+    t138 = tl.fma(t131, t127, t137)
+    t139 = t132 + t138
+    t140 = t20.to(tl.int32, bitcast=True)
+    t141 = t140 - 0x4b400000
+    t142 = t141 >> 1
+    t143 = t142 + 127
+    t144 = t143 << 23
+    t145 = t144.to(tl.float32, bitcast=True)
+    t146 = t145 * t139
+    t147 = t141 + 1
+    t148 = t147 >> 1
+    t149 = 127 + t148
+    t150 = t149 << 23
+    t151 = t150.to(tl.float32, bitcast=True)
+    t152 = t151 * t146
+    t153 = mean < 0.0
+    t154 = t122 - negative_slope_lo
+    t155 = tl.where(t153, t154, 1.0)
+    t156 = tl.fma(t4, t155, t152)
+    t157 = t9 * t9
+    t158 = t157 * -1.0
+    t159 = tl.fma(t9, t9, t158)
+    t160 = t12 * sign_square_hi
+    t161 = t160 * -1.0
+    t162 = tl.fma(t12, sign_square_hi, t161)
+    t163 = t159 - t162
+    t164 = t163 - t159
+    t165 = t163 - t164
+    t166 = t159 - t165
+    t167 = t162 * -1.0
+    t168 = t167 - t164
+    t169 = t166 + t168
+    t170 = t12 * sign_square_lo
+    t171 = t163 - t170
+    t172 = t171 - t163
+    t173 = t171 - t172
+    t174 = t163 - t173
+    t175 = t170 * -1.0
+    t176 = t175 - t172
+    t177 = t174 + t176
+    t178 = t169 + t177
+    t179 = tl.fma(t12, sign_square_lo, t175)
+    t180 = t179 * -1.0
+    t181 = t12 * sign_square_rest_hi
     t182 = t180 - t181
-    t183 = t179 - t182
-    t184 = t166 - t181
-    t185 = t183 + t184
-    t186 = t185 + t178
-    t187 = t180 + t186
-    t188 = tl.fma(t129, sign_at_hi, t9)
-    t189 = t129 * t188
-    t190 = tl.div_rn(1.0, t189)
-    t191 = t190 * t187  # t - t0
-    t192 = tl.fma(sign_taylor9_hi, t191, sign_taylor8_hi)
-    t193 = tl.fma(t191, t192, sign_taylor7_hi)
-    t194 = tl.fma(t191, t193, sign_taylor6_hi)
-    t195 = tl.fma(t191, t194, sign_taylor5_hi)
-    t196 = tl.fma(t191, t195, sign_taylor4_hi)
-    t197 = tl.fma(t191, t196, sign_taylor3_hi)
-    t198 = tl.fma(t191, t197, sign_taylor2_hi)
-    t199 = tl.fma(t191, t198, sign_taylor1_hi)
-    t200 = tl.fma(t191, t199, sign_taylor0_hi)
-    t201 = t191 * t200
-    t202 = t133 * t201
-    t203 = t17 + t36
-    t204 = t203 - sign_at_hi
-    t205 = tl.abs(t204)
-    t206 = t205 < sign_width_hi
-    t207 = t148 & t206
-    t208 = tl.where(t207, t202, t151)
-    t209 = tl.where(t0, c2, 1.0)
-    t210 = tl.where(t2, c3, t209)  # power of two that keeps residuals normal
-    t211 = var * t210
-    t212 = t210 * t211
-    t213 = tl.where(t6, 1.0, t212)
-    t214 = tl.sqrt_rn(t213)  # standard deviation, scaled
-    t215 = t214 * -1.0
-    t216 = tl.fma(t214, t215, t213)
-    t217 = tl.div_rn(1.0, t214)
-    t218 = 0.5 * t217
-    t219 = t216 * t218
-    t220 = t217 * -1.0
-    t221 = tl.fma(t214, t220, 1.0)
-    t222 = tl.fma(t219, t220, t221)
-    t223 = t217 * t222
-    t224 = t4 * t210
-    t225 = tl.where(t8, c4, t224)
-    t226 = t217 * t225
-    t227 = t226 * -1.0
-    t228 = tl.fma(t217, t225, t227)
-    t229 = tl.fma(t223, t225, t228)
-    t230 = c0 < t226
-    t231 = tl.where(t230, 0.0, t229)
-    t232 = t231 * -1.0
-    t233 = tl.where(t148, t232, t231)
-    t234 = tl.where(t230, c0, t226)
-    t235 = t234 * -1.0
-    t236 = tl.where(t148, t235, t234)  # mean/sigma
-    c31 = tl.full((), 2.6612799167633057, tl.float32)
-    t237 = t236 * c31
-    t238 = t237 * -1.0
-    t239 = tl.fma(t236, c31, t238)
-    t240 = tl.fma(t233, c31, t239)
-    c32 = tl.full((), 8.569541876113362e-08, tl.float32)
-    t241 = tl.fma(t236, c32, t240)
+    t183 = t182 + t178
+    t184 = t157 - t160
+    t185 = t184 + t171
+    t186 = t185 - t184
+    t187 = t185 - t186
+    t188 = t184 - t187
+    t189 = t171 - t186
+    t190 = t188 + t189
+    t191 = t190 + t183
+    t192 = t185 + t191
+    t193 = t13 + t28
+    t194 = tl.fma(sign_at_hi, t193, t9)
+    t195 = t193 * t194
+    t196 = tl.div_rn(1.0, t195)
+    t197 = t196 * t192  # t - t0
+    t198 = tl.fma(sign_taylor9_hi, t197, sign_taylor8_hi)
+    t199 = tl.fma(t197, t198, sign_taylor7_hi)
+    t200 = tl.fma(t197, t199, sign_taylor6_hi)
+    t201 = tl.fma(t197, t200, sign_taylor5_hi)
+    t202 = tl.fma(t197, t201, sign_taylor4_hi)
+    t203 = tl.fma(t197, t202, sign_taylor3_hi)
+    t204 = tl.fma(t197, t203, sign_taylor2_hi)
+    t205 = tl.fma(t197, t204, sign_taylor1_hi)
+    t206 = tl.fma(t197, t205, sign_taylor0_hi)
+    t207 = t197 * t206
+    t208 = t131 + t136
+    t209 = t207 * t208
+    t210 = t17 + t36
+    t211 = t210 - sign_at_hi
+    t212 = tl.abs(t211)
+    t213 = t212 < sign_width_hi
+    t214 = t153 & t213
+    t215 = tl.where(t214, t209, t156)
+    t216 = tl.where(t0, c2, 1.0)
+    t217 = tl.where(t2, c3, t216)  # power of two that keeps residuals normal
+    t218 = var * t217
+    t219 = t217 * t218
+    t220 = tl.where(t6, 1.0, t219)
+    t221 = tl.sqrt_rn(t220)  # standard deviation, scaled
+    t222 = t221 * -1.0
+    t223 = tl.fma(t221, t222, t220)
+    t224 = tl.div_rn(1.0, t221)
+    t225 = 0.5 * t224
+    t226 = t223 * t225
+    t227 = t224 * -1.0
+    t228 = tl.fma(t221, t227, 1.0)
+    t229 = tl.fma(t226, t227, t228)
+    t230 = t224 * t229
+    t231 = t4 * t217
+    t232 = tl.where(t8, c4, t231)
+    t233 = t224 * t232
+    t234 = t233 * -1.0
+    t235 = tl.fma(t224, t232, t234)
+    t236 = tl.fma(t230, t232, t235)
+    t237 = c0 < t233
+    t238 = tl.where(t237, 0.0, t236)
+    t239 = t238 * -1.0
+    t240 = tl.where(t153, t239, t238)
+    t241 = tl.where(t237, c0, t233)
     t242 = t241 * -1.0
-    t243 = t237 < 0.0
-    t244 = tl.where(t243, t242, t241)
+    t243 = tl.where(t153, t242, t241)  # mean/sigma
+    c31 = tl.full((), 2.6612799167633057, tl.float32)
+    t244 = t243 * c31
     t245 = t244 * -1.0
-    t246 = tl.abs(t237)
-    t247 = t246 * -1.0
-    t248 = t247 < -174.0
-    t249 = tl.where(t248, 0.0, t245)
-    t250 = tl.where(t248, -174.0, t247)
-    t251 = tl.fma(c6, t250, c7)
-    t252 = t251 - c7
-    t253 = tl.fma(c10, t252, t249)
-    t254 = tl.fma(c8, t252, t250)
-    t255 = t254 + t253
-    t256 = tl.fma(c11, t255, c12)
-    t257 = tl.fma(t255, t256, c13)
-    t258 = tl.fma(t255, t257, c14)
-    t259 = tl.fma(t255, t258, c15)
-    t260 = t255 * t255
-    t261 = tl.fma(t259, t260, t255)
-    t262 = 1.0 + t261
-    t263 = tl.where(t248, 0.0, t262)
-    t264 = t251.to(tl.int32, bitcast=True)
-    t265 = t264 - 0x4b400000
-    t266 = t265 >> 1
-    t267 = 127 + t266
-    t268 = t267 << 23
-    t269 = t268.to(tl.float32, bitcast=True)
-    t270 = t263 * t269
-    t271 = 1 + t265
-    t272 = t271 >> 1
-    t273 = 127 + t272
-    t274 = t273 << 23
-    t275 = t274.to(tl.float32, bitcast=True)
-    t276 = t275 * t270
-    t277 = 1.0 + t276
-    t278 = tl.div_rn(1.0, t277)
-    t279 = t263 * t278
-    t280 = tl.where(t243, t279, t278)
-    t281 = negative_slope_hi * t122
-    t282 = t281 * -1.0
-    t283 = tl.fma(negative_slope_hi, t122, t282)
-    t284 = tl.fma(negative_slope_lo, t122, t283)
-    t285 = negative_slope_lo * -1.0
-    t286 = tl.fma(negative_slope_hi, t285, t284)
-    t287 = 1.0 + t281
-    t288 = t287 - 1.0
-    t289 = t281 - t288
-    t290 = t286 + t289
-    t291 = t287 + t290
-    t292 = t280 * t291
-    t293 = tl.where(t243, t269, 1.0)
-    t294 = var * t293
-    t295 = t292 * t294
-    t296 = tl.where(t243, t275, 1.0)
-    t297 = negative_slope_hi * negative_slope_hi
-    t298 = t297 * -1.0
-    t299 = tl.fma(negative_slope_hi, negative_slope_hi, t298)
-    t300 = tl.fma(negative_slope_hi, negative_slope_lo, t299)
-    t301 = tl.fma(negative_slope_hi, negative_slope_lo, t300)
-    t302 = t297 + t301
-    t303 = var * t302
-    t304 = tl.fma(t296, t295, t303)
-    t305 = t304 < 0.0
-    t306 = tl.where(t305, 0.0, t304)
-    t307 = 0.0 <= var
-    t308 = tl.where(t307, 1.0, var)
-    t309 = tl.sqrt_rn(t308)
-    t310 = tl.where(t307, t306, t309)
-    return (t208, t310)
+    t246 = tl.fma(t243, c31, t245)
+    t247 = tl.fma(t240, c31, t246)
+    c32 = tl.full((), 8.569541876113362e-08, tl.float32)
+    t248 = tl.fma(t243, c32, t247)
+    t249 = t248 * -1.0
+    t250 = t244 < 0.0
+    t251 = tl.where(t250, t249, t248)
+    t252 = t251 * -1.0
+    t253 = tl.abs(t244)
+    t254 = t253 * -1.0
+    t255 = t254 < -174.0
+    t256 = tl.where(t255, 0.0, t252)
+    t257 = tl.where(t255, -174.0, t254)
+    t258 = tl.fma(c6, t257, c7)
+    t259 = t258 - c7
+    t260 = tl.fma(c10, t259, t256)
+    t261 = tl.fma(c8, t259, t257)
+    t262 = t261 + t260
+    t263 = tl.fma(c11, t262, c12)
+    t264 = tl.fma(t262, t263, c13)
+    t265 = tl.fma(t262, t264, c14)
+    t266 = tl.fma(t262, t265, c15)
+    t267 = t262 * t262
+    t268 = tl.fma(t266, t267, t262)
+    t269 = 1.0 + t268
+    t270 = tl.where(t255, 0.0, t269)
+    t271 = t258.to(tl.int32, bitcast=True)
+    t272 = t271 - 0x4b400000
+    t273 = t272 >> 1
+    t274 = 127 + t273
+    t275 = t274 << 23
+    t276 = t275.to(tl.float32, bitcast=True)
+    t277 = t270 * t276
+    t278 = 1 + t272
+    t279 = t278 >> 1
+    t280 = 127 + t279
+    t281 = t280 << 23
+    t282 = t281.to(tl.float32, bitcast=True)
+    t283 = t282 * t277
+    t284 = 1.0 + t283
+    t285 = tl.div_rn(1.0, t284)
+    t286 = t270 * t285
+    t287 = tl.where(t250, t286, t285)
+    t288 = negative_slope_hi * t122
+    t289 = t288 * -1.0
+    t290 = tl.fma(negative_slope_hi, t122, t289)
+    t291 = tl.fma(negative_slope_lo, t122, t290)
+    t292 = negative_slope_lo * -1.0
+    t293 = tl.fma(negative_slope_hi, t292, t291)
+    t294 = 1.0 + t288
+    t295 = t294 - 1.0
+    t296 = t288 - t295
+    t297 = t293 + t296
+    t298 = t294 + t297
+    t299 = t287 * t298
+    t300 = tl.where(t250, t276, 1.0)
+    t301 = var * t300
+    t302 = t299 * t301
+    t303 = tl.where(t250, t282, 1.0)
+    t304 = negative_slope_hi * negative_slope_hi
+    t305 = t304 * -1.0
+    t306 = tl.fma(negative_slope_hi, negative_slope_hi, t305)
+    t307 = tl.fma(negative_slope_hi, negative_slope_lo, t306)
+    t308 = tl.fma(negative_slope_hi, negative_slope_lo, t307)
+    t309 = t304 + t308
+    t310 = var * t309
+    t311 = tl.fma(t303, t302, t310)
+    t312 = t311 < 0.0
+    t313 = tl.where(t312, 0.0, t311)
+    t314 = 0.0 <= var
+    t315 = tl.where(t314, 1.0, var)
+    t316 = tl.sqrt_rn(t315)
+    t317 = tl.where(t314, t313, t316)
+    return (t215, t317)
 
 
 @triton.jit

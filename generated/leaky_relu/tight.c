@@ -5,15 +5,15 @@
 //
 // rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 467
+// operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 472
 //
 // Certificate:
 //   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-//   var         1.5 ulp, worst at mean = -1.87096938e-09, var = 1.16818054e-13, negative_slope = 0.3
-//   dmean_dmu   1.63 ulp, worst at mean = -20.9010773, var = 860.265869, negative_slope = 0.01
-//   dmean_dvar  1.49 ulp, worst at mean = -15653.875, var = 1.07367846e+09, negative_slope = 0.3
-//   dvar_dmu    1.51 ulp, worst at mean = 109787.609, var = 2.78023117e+09, negative_slope = 0.01
-//   dvar_dvar   1.91 ulp, worst at mean = 0.0146063436, var = 0.000517807028, negative_slope = 0.01
+//   var         1.51 ulp, worst at mean = -9.85262017e-21, var = 4.95474586e-38, negative_slope = 0.3
+//   dmean_dmu   1.64 ulp, worst at mean = -4.16293005e-05, var = 2.92106539e-09, negative_slope = 0.01
+//   dmean_dvar  1.49 ulp, worst at mean = -130.404404, var = 62893.8672, negative_slope = 0.3
+//   dvar_dmu    1.57 ulp, worst at mean = 762.841858, var = 531030.375, negative_slope = 0.01
+//   dvar_dvar   1.51 ulp, worst at mean = 3.90049827e-05, var = 0.0190758146, negative_slope = 0
 //   against exact values at 65753 points over all of float32; details in tight.json
 
 #include <float.h>
@@ -1029,99 +1029,104 @@ static inline void leaky_relu_tight_backward_element(float mean, float var, floa
     const float t373 = negative_slope_lo + t372;
     const float t374 = __builtin_fmaf(t124, t373, t370);
     const float t375 = __builtin_fmaf(t123, t374, t367);
-    const float t376 = c27 * t138;
-    const float t377 = t376 + t364;
-    const float t378 = t377 - t364;
-    const float t379 = t377 - t378;
-    const float t380 = t364 - t379;
-    const float t381 = t376 - t378;
-    const float t382 = t380 + t381;
-    const float t383 = t375 + t382;
-    const float t384 = t123 * t368;
-    const float t385 = -t384;
-    const float t386 = __builtin_fmaf(t123, t368, t385);
-    const float t387 = __builtin_fmaf(t238, t368, t386);
-    const float t388 = -t374;
-    const float t389 = __builtin_fmaf(t123, t388, t387);
-    const float t390 = t141 + t264;
-    const float t391 = t114 * t390;
-    const float t392 = -t391;
-    const float t393 = c27 * t392;
-    const float t394 = t393 + t384;
-    const float t395 = t394 - t384;
-    const float t396 = t394 - t395;
-    const float t397 = t384 - t396;
-    const float t398 = t393 - t395;
-    const float t399 = t397 + t398;
-    const float t400 = t389 + t399;
-    const float t401 = t310 ? t400 : t383;
-    const float t402 = t121 * t245;
-    const float t403 = c27 * t402;
-    const float t404 = t71 * t403;
-    const float t405 = -t404;
-    const float t406 = __builtin_fmaf(t71, t403, t405);
-    const float t407 = -t402;
-    const float t408 = __builtin_fmaf(t121, t245, t407);
-    const float t409 = __builtin_fmaf(t227, t245, t408);
-    const float t410 = -t248;
-    const float t411 = __builtin_fmaf(t121, t410, t409);
-    const float t412 = -t403;
-    const float t413 = __builtin_fmaf(c27, t402, t412);
-    const float t414 = __builtin_fmaf(c32, t402, t413);
-    const float t415 = __builtin_fmaf(c27, t411, t414);
-    const float t416 = __builtin_fmaf(t71, t415, t406);
-    const float t417 = t401 + t416;
-    const float t418 = t310 ? t394 : t377;
-    const float t419 = t418 + t404;
-    const float t420 = t419 - t418;
-    const float t421 = t404 - t420;
-    const float t422 = t421 + t417;
-    const float t423 = t55 * t419;
-    const float t424 = -t423;
-    const float t425 = __builtin_fmaf(t55, t419, t424);
-    const float t426 = __builtin_fmaf(t57, t419, t425);
-    const float t427 = __builtin_fmaf(t55, t422, t426);
-    const float t428 = t423 + t427;
-    const float t429 = negative_slope_hi * negative_slope_hi;
-    const float t430 = -t429;
-    const float t431 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t430);
-    const float t432 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t431);
-    const float t433 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t432);
-    const float t434 = t429 + t433;
-    const float t435 = t310 ? t434 : 1.0f;
-    const _Bool t436 = 0.0f == t435;
-    const float t437 = t436 ? 1.0f : t70;
-    const float t438 = __builtin_fmaf(t437, t428, t435);
-    const float t439 = t436 ? t64 : 1.0f;
-    const float t440 = t438 * t439;
-    const float t441 = t436 ? t69 : 1.0f;
-    const float t442 = t441 * t440;
-    const float t443 = (-0.5f) * t124;
-    const float t444 = c27 * t443;
-    const float t445 = t55 * t444;
-    const float t446 = -t445;
-    const float t447 = __builtin_fmaf(t55, t444, t446);
-    const float t448 = __builtin_fmaf(t57, t444, t447);
-    const float t449 = -t444;
-    const float t450 = __builtin_fmaf(c27, t443, t449);
-    const float t451 = __builtin_fmaf(c32, t443, t450);
-    const float t452 = (-0.5f) * t136;
-    const float t453 = __builtin_fmaf(c27, t452, t451);
-    const float t454 = __builtin_fmaf(t55, t453, t448);
-    const float t455 = t14 + t32;
-    const float t456 = t3 * t455;
-    const float t457 = t6 ? 0.0f : t456;
-    const float t458 = t457 * t445;
-    const float t459 = -t458;
-    const float t460 = __builtin_fmaf(t457, t445, t459);
-    const float t461 = __builtin_fmaf(t457, t454, t460);
-    const float t462 = t458 + t461;
-    const float t463 = t64 * t462;
-    const float t464 = t69 * t463;
-    const float t465 = t464 * grad_mean;
-    const float t466 = __builtin_fmaf(t442, grad_var, t465);
+    const float t376 = c27 * t130;
+    const float t377 = -t376;
+    const float t378 = __builtin_fmaf(c27, t130, t377);
+    const float t379 = __builtin_fmaf(c32, t130, t378);
+    const float t380 = __builtin_fmaf(c27, t137, t379);
+    const float t381 = t380 + t375;
+    const float t382 = t376 + t364;
+    const float t383 = t382 - t364;
+    const float t384 = t382 - t383;
+    const float t385 = t364 - t384;
+    const float t386 = t376 - t383;
+    const float t387 = t385 + t386;
+    const float t388 = t387 + t381;
+    const float t389 = t123 * t368;
+    const float t390 = -t389;
+    const float t391 = __builtin_fmaf(t123, t368, t390);
+    const float t392 = __builtin_fmaf(t238, t368, t391);
+    const float t393 = -t374;
+    const float t394 = __builtin_fmaf(t123, t393, t392);
+    const float t395 = t141 + t264;
+    const float t396 = t114 * t395;
+    const float t397 = -t396;
+    const float t398 = c27 * t397;
+    const float t399 = t398 + t389;
+    const float t400 = t399 - t389;
+    const float t401 = t399 - t400;
+    const float t402 = t389 - t401;
+    const float t403 = t398 - t400;
+    const float t404 = t402 + t403;
+    const float t405 = t394 + t404;
+    const float t406 = t310 ? t405 : t388;
+    const float t407 = t121 * t245;
+    const float t408 = c27 * t407;
+    const float t409 = t71 * t408;
+    const float t410 = -t409;
+    const float t411 = __builtin_fmaf(t71, t408, t410);
+    const float t412 = -t407;
+    const float t413 = __builtin_fmaf(t121, t245, t412);
+    const float t414 = __builtin_fmaf(t227, t245, t413);
+    const float t415 = -t248;
+    const float t416 = __builtin_fmaf(t121, t415, t414);
+    const float t417 = -t408;
+    const float t418 = __builtin_fmaf(c27, t407, t417);
+    const float t419 = __builtin_fmaf(c32, t407, t418);
+    const float t420 = __builtin_fmaf(c27, t416, t419);
+    const float t421 = __builtin_fmaf(t71, t420, t411);
+    const float t422 = t406 + t421;
+    const float t423 = t310 ? t399 : t382;
+    const float t424 = t423 + t409;
+    const float t425 = t424 - t423;
+    const float t426 = t409 - t425;
+    const float t427 = t426 + t422;
+    const float t428 = t55 * t424;
+    const float t429 = -t428;
+    const float t430 = __builtin_fmaf(t55, t424, t429);
+    const float t431 = __builtin_fmaf(t57, t424, t430);
+    const float t432 = __builtin_fmaf(t55, t427, t431);
+    const float t433 = t428 + t432;
+    const float t434 = negative_slope_hi * negative_slope_hi;
+    const float t435 = -t434;
+    const float t436 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t435);
+    const float t437 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t436);
+    const float t438 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t437);
+    const float t439 = t434 + t438;
+    const float t440 = t310 ? t439 : 1.0f;
+    const _Bool t441 = 0.0f == t440;
+    const float t442 = t441 ? 1.0f : t70;
+    const float t443 = __builtin_fmaf(t442, t433, t440);
+    const float t444 = t441 ? t64 : 1.0f;
+    const float t445 = t443 * t444;
+    const float t446 = t441 ? t69 : 1.0f;
+    const float t447 = t446 * t445;
+    const float t448 = (-0.5f) * t124;
+    const float t449 = c27 * t448;
+    const float t450 = t55 * t449;
+    const float t451 = -t450;
+    const float t452 = __builtin_fmaf(t55, t449, t451);
+    const float t453 = __builtin_fmaf(t57, t449, t452);
+    const float t454 = -t449;
+    const float t455 = __builtin_fmaf(c27, t448, t454);
+    const float t456 = __builtin_fmaf(c32, t448, t455);
+    const float t457 = (-0.5f) * t136;
+    const float t458 = __builtin_fmaf(c27, t457, t456);
+    const float t459 = __builtin_fmaf(t55, t458, t453);
+    const float t460 = t14 + t32;
+    const float t461 = t3 * t460;
+    const float t462 = t6 ? 0.0f : t461;
+    const float t463 = t462 * t450;
+    const float t464 = -t463;
+    const float t465 = __builtin_fmaf(t462, t450, t464);
+    const float t466 = __builtin_fmaf(t462, t459, t465);
+    const float t467 = t463 + t466;
+    const float t468 = t64 * t467;
+    const float t469 = t69 * t468;
+    const float t470 = t469 * grad_mean;
+    const float t471 = __builtin_fmaf(t447, grad_var, t470);
     *out_grad_mean = t361;
-    *out_grad_var = t466;
+    *out_grad_var = t471;
 }
 
 void leaky_relu_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -5,15 +5,15 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 467
+# operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 472
 #
 # Certificate:
 #   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-#   var         1.5 ulp, worst at mean = -1.87096938e-09, var = 1.16818054e-13, negative_slope = 0.3
-#   dmean_dmu   1.63 ulp, worst at mean = -20.9010773, var = 860.265869, negative_slope = 0.01
-#   dmean_dvar  1.49 ulp, worst at mean = -15653.875, var = 1.07367846e+09, negative_slope = 0.3
-#   dvar_dmu    1.51 ulp, worst at mean = 109787.609, var = 2.78023117e+09, negative_slope = 0.01
-#   dvar_dvar   1.91 ulp, worst at mean = 0.0146063436, var = 0.000517807028, negative_slope = 0.01
+#   var         1.51 ulp, worst at mean = -9.85262017e-21, var = 4.95474586e-38, negative_slope = 0.3
+#   dmean_dmu   1.64 ulp, worst at mean = -4.16293005e-05, var = 2.92106539e-09, negative_slope = 0.01
+#   dmean_dvar  1.49 ulp, worst at mean = -130.404404, var = 62893.8672, negative_slope = 0.3
+#   dvar_dmu    1.57 ulp, worst at mean = 762.841858, var = 531030.375, negative_slope = 0.01
+#   dvar_dvar   1.51 ulp, worst at mean = 3.90049827e-05, var = 0.0190758146, negative_slope = 0
 #   against exact values at 65753 points over all of float32; details in tight.json
 """leaky_relu, variant tight: moments and their gradients in any floating dtype."""
 

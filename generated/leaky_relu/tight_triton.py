@@ -5,15 +5,15 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 467
+# operations   leaky_relu_tight_forward 460, leaky_relu_tight_backward 472
 #
 # Certificate:
 #   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-#   var         1.5 ulp, worst at mean = -1.87096938e-09, var = 1.16818054e-13, negative_slope = 0.3
-#   dmean_dmu   1.63 ulp, worst at mean = -20.9010773, var = 860.265869, negative_slope = 0.01
-#   dmean_dvar  1.49 ulp, worst at mean = -15653.875, var = 1.07367846e+09, negative_slope = 0.3
-#   dvar_dmu    1.51 ulp, worst at mean = 109787.609, var = 2.78023117e+09, negative_slope = 0.01
-#   dvar_dvar   1.91 ulp, worst at mean = 0.0146063436, var = 0.000517807028, negative_slope = 0.01
+#   var         1.51 ulp, worst at mean = -9.85262017e-21, var = 4.95474586e-38, negative_slope = 0.3
+#   dmean_dmu   1.64 ulp, worst at mean = -4.16293005e-05, var = 2.92106539e-09, negative_slope = 0.01
+#   dmean_dvar  1.49 ulp, worst at mean = -130.404404, var = 62893.8672, negative_slope = 0.3
+#   dvar_dmu    1.57 ulp, worst at mean = 762.841858, var = 531030.375, negative_slope = 0.01
+#   dvar_dvar   1.51 ulp, worst at mean = 3.90049827e-05, var = 0.0190758146, negative_slope = 0
 #   against exact values at 65753 points over all of float32; details in tight.json
 
 import triton
@@ -1005,98 +1005,103 @@ def leaky_relu_tight_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
     t373 = negative_slope_lo + t372
     t374 = tl.fma(t124, t373, t370)
     t375 = tl.fma(t123, t374, t367)
-    t376 = c27 * t138
-    t377 = t376 + t364
-    t378 = t377 - t364
-    t379 = t377 - t378
-    t380 = t364 - t379
-    t381 = t376 - t378
-    t382 = t380 + t381
-    t383 = t375 + t382
-    t384 = t123 * t368
-    t385 = t384 * -1.0
-    t386 = tl.fma(t123, t368, t385)
-    t387 = tl.fma(t238, t368, t386)
-    t388 = t374 * -1.0
-    t389 = tl.fma(t123, t388, t387)
-    t390 = t141 + t264
-    t391 = t114 * t390
-    t392 = t391 * -1.0
-    t393 = c27 * t392
-    t394 = t393 + t384
-    t395 = t394 - t384
-    t396 = t394 - t395
-    t397 = t384 - t396
-    t398 = t393 - t395
-    t399 = t397 + t398
-    t400 = t389 + t399
-    t401 = tl.where(t310, t400, t383)
-    t402 = t121 * t245
-    t403 = c27 * t402
-    t404 = t71 * t403
-    t405 = t404 * -1.0
-    t406 = tl.fma(t71, t403, t405)
-    t407 = t402 * -1.0
-    t408 = tl.fma(t121, t245, t407)
-    t409 = tl.fma(t227, t245, t408)
-    t410 = t248 * -1.0
-    t411 = tl.fma(t121, t410, t409)
-    t412 = t403 * -1.0
-    t413 = tl.fma(c27, t402, t412)
-    t414 = tl.fma(c32, t402, t413)
-    t415 = tl.fma(c27, t411, t414)
-    t416 = tl.fma(t71, t415, t406)
-    t417 = t401 + t416
-    t418 = tl.where(t310, t394, t377)
-    t419 = t418 + t404
-    t420 = t419 - t418
-    t421 = t404 - t420
-    t422 = t421 + t417
-    t423 = t55 * t419
-    t424 = t423 * -1.0
-    t425 = tl.fma(t55, t419, t424)
-    t426 = tl.fma(t57, t419, t425)
-    t427 = tl.fma(t55, t422, t426)
-    t428 = t423 + t427
-    t429 = negative_slope_hi * negative_slope_hi
-    t430 = t429 * -1.0
-    t431 = tl.fma(negative_slope_hi, negative_slope_hi, t430)
-    t432 = tl.fma(negative_slope_hi, negative_slope_lo, t431)
-    t433 = tl.fma(negative_slope_hi, negative_slope_lo, t432)
-    t434 = t429 + t433
-    t435 = tl.where(t310, t434, 1.0)
-    t436 = 0.0 == t435
-    t437 = tl.where(t436, 1.0, t70)
-    t438 = tl.fma(t437, t428, t435)
-    t439 = tl.where(t436, t64, 1.0)
-    t440 = t438 * t439
-    t441 = tl.where(t436, t69, 1.0)
-    t442 = t441 * t440
-    t443 = -0.5 * t124
-    t444 = c27 * t443
-    t445 = t55 * t444
-    t446 = t445 * -1.0
-    t447 = tl.fma(t55, t444, t446)
-    t448 = tl.fma(t57, t444, t447)
-    t449 = t444 * -1.0
-    t450 = tl.fma(c27, t443, t449)
-    t451 = tl.fma(c32, t443, t450)
-    t452 = -0.5 * t136
-    t453 = tl.fma(c27, t452, t451)
-    t454 = tl.fma(t55, t453, t448)
-    t455 = t14 + t32
-    t456 = t3 * t455
-    t457 = tl.where(t6, 0.0, t456)
-    t458 = t457 * t445
-    t459 = t458 * -1.0
-    t460 = tl.fma(t457, t445, t459)
-    t461 = tl.fma(t457, t454, t460)
-    t462 = t458 + t461
-    t463 = t64 * t462
-    t464 = t69 * t463
-    t465 = t464 * grad_mean
-    t466 = tl.fma(t442, grad_var, t465)
-    return (t361, t466)
+    t376 = c27 * t130
+    t377 = t376 * -1.0
+    t378 = tl.fma(c27, t130, t377)
+    t379 = tl.fma(c32, t130, t378)
+    t380 = tl.fma(c27, t137, t379)
+    t381 = t380 + t375
+    t382 = t376 + t364
+    t383 = t382 - t364
+    t384 = t382 - t383
+    t385 = t364 - t384
+    t386 = t376 - t383
+    t387 = t385 + t386
+    t388 = t387 + t381
+    t389 = t123 * t368
+    t390 = t389 * -1.0
+    t391 = tl.fma(t123, t368, t390)
+    t392 = tl.fma(t238, t368, t391)
+    t393 = t374 * -1.0
+    t394 = tl.fma(t123, t393, t392)
+    t395 = t141 + t264
+    t396 = t114 * t395
+    t397 = t396 * -1.0
+    t398 = c27 * t397
+    t399 = t398 + t389
+    t400 = t399 - t389
+    t401 = t399 - t400
+    t402 = t389 - t401
+    t403 = t398 - t400
+    t404 = t402 + t403
+    t405 = t394 + t404
+    t406 = tl.where(t310, t405, t388)
+    t407 = t121 * t245
+    t408 = c27 * t407
+    t409 = t71 * t408
+    t410 = t409 * -1.0
+    t411 = tl.fma(t71, t408, t410)
+    t412 = t407 * -1.0
+    t413 = tl.fma(t121, t245, t412)
+    t414 = tl.fma(t227, t245, t413)
+    t415 = t248 * -1.0
+    t416 = tl.fma(t121, t415, t414)
+    t417 = t408 * -1.0
+    t418 = tl.fma(c27, t407, t417)
+    t419 = tl.fma(c32, t407, t418)
+    t420 = tl.fma(c27, t416, t419)
+    t421 = tl.fma(t71, t420, t411)
+    t422 = t406 + t421
+    t423 = tl.where(t310, t399, t382)
+    t424 = t423 + t409
+    t425 = t424 - t423
+    t426 = t409 - t425
+    t427 = t426 + t422
+    t428 = t55 * t424
+    t429 = t428 * -1.0
+    t430 = tl.fma(t55, t424, t429)
+    t431 = tl.fma(t57, t424, t430)
+    t432 = tl.fma(t55, t427, t431)
+    t433 = t428 + t432
+    t434 = negative_slope_hi * negative_slope_hi
+    t435 = t434 * -1.0
+    t436 = tl.fma(negative_slope_hi, negative_slope_hi, t435)
+    t437 = tl.fma(negative_slope_hi, negative_slope_lo, t436)
+    t438 = tl.fma(negative_slope_hi, negative_slope_lo, t437)
+    t439 = t434 + t438
+    t440 = tl.where(t310, t439, 1.0)
+    t441 = 0.0 == t440
+    t442 = tl.where(t441, 1.0, t70)
+    t443 = tl.fma(t442, t433, t440)
+    t444 = tl.where(t441, t64, 1.0)
+    t445 = t443 * t444
+    t446 = tl.where(t441, t69, 1.0)
+    t447 = t446 * t445
+    t448 = -0.5 * t124
+    t449 = c27 * t448
+    t450 = t55 * t449
+    t451 = t450 * -1.0
+    t452 = tl.fma(t55, t449, t451)
+    t453 = tl.fma(t57, t449, t452)
+    t454 = t449 * -1.0
+    t455 = tl.fma(c27, t448, t454)
+    t456 = tl.fma(c32, t448, t455)
+    t457 = -0.5 * t136
+    t458 = tl.fma(c27, t457, t456)
+    t459 = tl.fma(t55, t458, t453)
+    t460 = t14 + t32
+    t461 = t3 * t460
+    t462 = tl.where(t6, 0.0, t461)
+    t463 = t462 * t450
+    t464 = t463 * -1.0
+    t465 = tl.fma(t462, t450, t464)
+    t466 = tl.fma(t462, t459, t465)
+    t467 = t463 + t466
+    t468 = t64 * t467
+    t469 = t69 * t468
+    t470 = t469 * grad_mean
+    t471 = tl.fma(t447, grad_var, t470)
+    return (t361, t471)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2b_forward 97, logistic_transform_ap2b_backward 267
+# operations   logistic_transform_ap2b_forward 105, logistic_transform_ap2b_backward 191
 #
 # Certificate:
-#   mean        1.41 ulp of the terms, worst at mean = -7.57850571e+11, var = 1.58593522e+23
-#   var         7.73 ulp of the terms, worst at mean = 115.862488, var = 156.504486
-#   dmean_dmu   0.792 ulp of the terms, worst at mean = 1.91640476e+13, var = 3.38032514e+23
-#   dmean_dvar  1.98 ulp of the terms, worst at mean = 1.33258168e+10, var = 2.76075934e+31
-#   dvar_dmu    4.51 ulp of the terms, worst at mean = 4.16679706e+09, var = 4.63560931e+16
-#   dvar_dvar   7.38 ulp of the terms, worst at mean = 1.0883789e+17, var = 7.28347283e+32
-#   against exact values at 15299 points over all of float32; details in ap2b.json
+#   mean        1.42 ulp of the terms, worst at mean = -138037.156, var = 2.66413619e+09
+#   var         6.77 ulp of the terms, worst at mean = -51.5384064, var = 104.444107
+#   dmean_dmu   2.74 ulp of the terms, worst at mean = -8.11756802, var = 2.75663543
+#   dmean_dvar  1.61 ulp of the terms, worst at mean = 81222.8438, var = 1.50982746e+09
+#   dvar_dmu    6.12 ulp of the terms, worst at mean = -11.061903, var = 1.19136392e-20
+#   dvar_dvar   5.68 ulp of the terms, worst at mean = -3.43017006, var = 0.0304601025
+#   against exact values at 15225 points over all of float32; details in ap2b.json
 
 import triton
 import triton.language as tl
@@ -124,20 +124,28 @@ def logistic_transform_ap2b_forward(mean, var):
     t81 = tl.where(t80, 1.0, var)
     t82 = tl.sqrt_rn(t81)
     t83 = tl.where(t80, t79, t82)
-    t84 = tl.where(t27, t74, t73)
+    t84 = tl.where(t27, t68, t72)
     t85 = tl.where(t27, 1.0, t53)
     t86 = t84 * t85
     t87 = tl.where(t27, 1.0, t59)
     t88 = t87 * t86
-    t89 = t88 * t88
-    t90 = t79 * t89
-    t91 = t79 * t90
-    t92 = tl.fma(var, 0.25, 1.0)
-    t93 = tl.div_rn(1.0, t92)
-    t94 = var * t93
-    t95 = t94 * t91
-    t96 = tl.where(t80, t95, t82)
-    return (t83, t96)
+    t89 = tl.where(t27, t64, t69)
+    t90 = t89 * t85
+    t91 = t87 * t90
+    t92 = t91 * t91
+    t93 = t92 * -1.0
+    t94 = tl.fma(t91, t91, t93)
+    t95 = tl.fma(t91, t88, t94)
+    t96 = tl.fma(t91, t88, t95)
+    t97 = t92 + t96
+    t98 = t79 * t97
+    t99 = t79 * t98
+    t100 = tl.fma(var, 0.25, 1.0)
+    t101 = tl.div_rn(1.0, t100)
+    t102 = var * t101
+    t103 = t102 * t99
+    t104 = tl.where(t80, t103, t82)
+    return (t83, t104)
 
 
 @triton.jit
@@ -209,231 +217,155 @@ def logistic_transform_ap2b_backward(mean, var, grad_mean, grad_var):
     c10 = tl.full((), 0.4999999403953552, tl.float32)
     t43 = tl.fma(t39, t42, c10)
     t44 = t39 * t39
-    t45 = t38 - t39
-    t46 = t37 + t45
-    t47 = 1.0 + t39
-    t48 = t46 * t47
-    t49 = tl.fma(t43, t44, t48)
-    t50 = t47 - 1.0
-    t51 = t39 - t50
-    t52 = t51 + t49
-    t53 = t47 + t52
-    t54 = t53 - t47
-    t55 = t52 - t54
-    t56 = tl.where(t32, 0.0, t55)
-    t57 = t35.to(tl.int32, bitcast=True)
-    t58 = t57 - 0x4b400000
-    t59 = t58 >> 1
-    t60 = t59 + 127
-    t61 = t60 << 23
-    t62 = t61.to(tl.float32, bitcast=True)
-    t63 = t56 * t62
-    t64 = t58 + 1
-    t65 = t64 >> 1
-    t66 = 127 + t65
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = tl.where(t32, 0.0, t53)
-    t71 = t70 * t62
-    t72 = t68 * t71
-    t73 = 1.0 + t72
-    t74 = t73 - 1.0
-    t75 = t72 - t74
-    t76 = t69 + t75
-    t77 = tl.div_rn(1.0, t73)
-    t78 = t77 * -1.0
-    t79 = tl.fma(t73, t78, 1.0)
-    t80 = tl.fma(t76, t78, t79)
-    t81 = t77 * t80
-    t82 = t70 * t77
-    t83 = t82 * -1.0
-    t84 = tl.fma(t70, t77, t83)
-    t85 = tl.fma(t56, t77, t84)
-    t86 = tl.fma(t70, t81, t85)
-    t87 = tl.where(t27, t86, t81)
-    t88 = tl.where(t27, t82, t77)
-    t89 = tl.where(t27, t77, t82)
-    t90 = t15 * t89
-    t91 = t88 * t90
-    t92 = t91 * -1.0
-    t93 = tl.fma(t88, t90, t92)
-    t94 = tl.fma(t87, t90, t93)
-    t95 = tl.where(t27, t81, t86)
-    t96 = t90 * -1.0
-    t97 = tl.fma(t15, t89, t96)
-    t98 = tl.fma(t21, t89, t97)
-    t99 = tl.fma(t15, t95, t98)
-    t100 = tl.fma(t88, t99, t94)
-    t101 = tl.where(t27, 1.0, t62)
-    t102 = tl.where(t27, t62, 1.0)
-    t103 = t101 * t102
-    t104 = t103 * t100
-    t105 = tl.where(t27, 1.0, t68)
-    t106 = tl.where(t27, t68, 1.0)
-    t107 = t105 * t106
-    t108 = t107 * t104
-    t109 = t103 * t91
-    t110 = t107 * t109
-    t111 = t88 * t102
-    t112 = t106 * t111
-    t113 = t89 * t101
-    t114 = t105 * t113
-    t115 = t114 * -2.0
-    t116 = t112 * t115
-    t117 = t110 * t116
-    t118 = t117 * -1.0
-    t119 = tl.fma(t110, t116, t118)
-    t120 = tl.fma(t108, t116, t119)
-    t121 = t87 * t102
-    t122 = t106 * t121
-    t123 = t116 * -1.0
-    t124 = tl.fma(t112, t115, t123)
-    t125 = tl.fma(t122, t115, t124)
-    t126 = t95 * t101
-    t127 = t105 * t126
-    t128 = t127 * -2.0
-    t129 = tl.fma(t112, t128, t125)
-    t130 = tl.fma(t110, t129, t120)
-    t131 = t122 - t127
-    t132 = t112 - t114
-    t133 = t132 - t112
-    t134 = t132 - t133
-    t135 = t112 - t134
-    t136 = t114 * -1.0
-    t137 = t136 - t133
-    t138 = t135 + t137
-    t139 = t138 + t131
-    t140 = t132 * t117
-    t141 = t140 * -1.0
-    t142 = tl.fma(t132, t117, t141)
-    t143 = tl.fma(t139, t117, t142)
-    t144 = tl.fma(t132, t130, t143)
-    t145 = var * 0.25
-    t146 = 1.0 + t145
-    t147 = tl.div_rn(1.0, t146)
-    t148 = var * t147
-    t149 = t148 * t140
-    t150 = t149 * -1.0
-    t151 = tl.fma(t148, t140, t150)
-    t152 = t146 - t145
-    t153 = t146 - t152
-    t154 = t145 - t153
-    t155 = 1.0 - t152
-    t156 = t154 + t155
-    t157 = t147 * -1.0
-    t158 = tl.fma(t146, t157, 1.0)
-    t159 = tl.fma(t156, t157, t158)
-    t160 = t147 * t159
-    t161 = t148 * -1.0
-    t162 = tl.fma(var, t147, t161)
-    t163 = tl.fma(var, t160, t162)
-    t164 = tl.fma(t163, t140, t151)
-    t165 = tl.fma(t148, t144, t164)
-    t166 = 0.0 <= var
-    t167 = tl.where(t166, 1.0, var)
-    t168 = tl.sqrt_rn(t167)
-    t169 = t168 * -1.0
-    t170 = tl.fma(t168, t169, t167)
-    t171 = tl.div_rn(1.0, t168)
-    t172 = 0.5 * t171
-    t173 = t170 * t172
-    t174 = tl.where(t166, t165, t173)
-    t175 = tl.where(t166, t149, t168)
-    t176 = t175 + t174
-    t177 = tl.where(t166, t108, t173)
-    t178 = tl.where(t166, t110, t168)
-    t179 = t178 + t177
-    t180 = t179 * grad_mean
-    t181 = tl.fma(t176, grad_var, t180)
+    t45 = tl.fma(t43, t44, t39)
+    t46 = 1.0 + t45
+    t47 = tl.where(t32, 0.0, t46)
+    t48 = t35.to(tl.int32, bitcast=True)
+    t49 = t48 - 0x4b400000
+    t50 = t49 >> 1
+    t51 = t50 + 127
+    t52 = t51 << 23
+    t53 = t52.to(tl.float32, bitcast=True)
+    t54 = t47 * t53
+    t55 = t49 + 1
+    t56 = t55 >> 1
+    t57 = 127 + t56
+    t58 = t57 << 23
+    t59 = t58.to(tl.float32, bitcast=True)
+    t60 = t59 * t54
+    t61 = 1.0 + t60
+    t62 = t61 - 1.0
+    t63 = t60 - t62
+    t64 = tl.div_rn(1.0, t61)
+    t65 = t64 * -1.0
+    t66 = tl.fma(t61, t65, 1.0)
+    t67 = tl.fma(t63, t65, t66)
+    t68 = t64 * t67
+    t69 = t47 * t64
+    t70 = t69 * -1.0
+    t71 = tl.fma(t47, t64, t70)
+    t72 = tl.fma(t47, t68, t71)
+    t73 = tl.where(t27, t72, t68)
+    t74 = tl.where(t27, t69, t64)
+    t75 = t74 + t73
+    t76 = tl.where(t27, t68, t72)
+    t77 = tl.where(t27, t64, t69)
+    t78 = t15 * t77
+    t79 = t78 * -1.0
+    t80 = tl.fma(t15, t77, t79)
+    t81 = tl.fma(t21, t77, t80)
+    t82 = tl.fma(t15, t76, t81)
+    t83 = t78 + t82
+    t84 = t75 * t83
+    t85 = tl.where(t27, 1.0, t53)
+    t86 = tl.where(t27, t53, 1.0)
+    t87 = t85 * t86
+    t88 = t87 * t84
+    t89 = tl.where(t27, 1.0, t59)
+    t90 = tl.where(t27, t59, 1.0)
+    t91 = t89 * t90
+    t92 = t91 * t88
+    t93 = t74 * t86
+    t94 = t90 * t93
+    t95 = t77 * t85
+    t96 = t89 * t95
+    t97 = t96 * -2.0
+    t98 = t94 * t97
+    t99 = t92 * t98
+    t100 = t99 * -1.0
+    t101 = tl.fma(t92, t98, t100)
+    t102 = t73 * t86
+    t103 = t90 * t102
+    t104 = t98 * -1.0
+    t105 = tl.fma(t94, t97, t104)
+    t106 = tl.fma(t103, t97, t105)
+    t107 = t76 * t85
+    t108 = t89 * t107
+    t109 = t108 * -2.0
+    t110 = tl.fma(t94, t109, t106)
+    t111 = tl.fma(t92, t110, t101)
+    t112 = t99 + t111
+    t113 = t96 + t108
+    t114 = t113 * -1.0
+    t115 = t93 + t102
+    t116 = tl.fma(t90, t115, t114)
+    t117 = t116 * t112
+    t118 = tl.fma(var, 0.25, 1.0)
+    t119 = tl.div_rn(1.0, t118)
+    t120 = t119 * -1.0
+    t121 = tl.fma(t118, t120, 1.0)
+    t122 = t119 * t121
+    t123 = t119 + t122
+    t124 = var * t123
+    t125 = t124 * t117
+    t126 = 0.0 <= var
+    t127 = tl.where(t126, 1.0, var)
+    t128 = tl.sqrt_rn(t127)
+    t129 = tl.where(t126, t125, t128)
+    t130 = tl.where(t126, t92, t128)
+    t131 = t130 * grad_mean
+    t132 = tl.fma(t129, grad_var, t131)
     c11 = tl.full((), -0.15198177099227905, tl.float32)
-    t182 = t22 * c11
-    t183 = t15 * t182
-    t184 = t15 * t183
-    t185 = t89 * t184
-    t186 = t88 * t185
-    t187 = t186 * -1.0
-    t188 = tl.fma(t88, t185, t187)
-    t189 = tl.fma(t87, t185, t188)
-    t190 = t185 * -1.0
-    t191 = tl.fma(t89, t184, t190)
-    t192 = tl.fma(t95, t184, t191)
-    t193 = t182 * -1.0
-    t194 = tl.fma(t22, c11, t193)
-    t195 = tl.fma(t25, c11, t194)
+    t133 = t22 * c11
+    t134 = t15 * t133
+    t135 = t15 * t134
+    t136 = t77 * t135
+    t137 = t74 * t136
+    t138 = t137 * -1.0
+    t139 = tl.fma(t74, t136, t138)
+    t140 = tl.fma(t73, t136, t139)
+    t141 = t136 * -1.0
+    t142 = tl.fma(t77, t135, t141)
+    t143 = tl.fma(t76, t135, t142)
+    t144 = t133 * -1.0
+    t145 = tl.fma(t22, c11, t144)
+    t146 = tl.fma(t25, c11, t145)
     c12 = tl.full((), -4.471227388336274e-09, tl.float32)
-    t196 = tl.fma(t22, c12, t195)
-    t197 = t183 * -1.0
-    t198 = tl.fma(t15, t182, t197)
-    t199 = tl.fma(t21, t182, t198)
-    t200 = tl.fma(t15, t196, t199)
-    t201 = t184 * -1.0
-    t202 = tl.fma(t15, t183, t201)
-    t203 = tl.fma(t21, t183, t202)
-    t204 = tl.fma(t15, t200, t203)
-    t205 = tl.fma(t89, t204, t192)
-    t206 = tl.fma(t88, t205, t189)
-    t207 = t103 * t206
-    t208 = t107 * t207
-    t209 = t103 * t186
-    t210 = t107 * t209
-    t211 = t210 * t116
-    t212 = t211 * -1.0
-    t213 = tl.fma(t210, t116, t212)
-    t214 = tl.fma(t208, t116, t213)
-    t215 = tl.fma(t210, t129, t214)
-    t216 = t132 * t211
-    t217 = t216 * -1.0
-    t218 = tl.fma(t132, t211, t217)
-    t219 = tl.fma(t139, t211, t218)
-    t220 = tl.fma(t132, t215, t219)
-    t221 = t148 * t216
-    t222 = t221 * -1.0
-    t223 = tl.fma(t148, t216, t222)
-    t224 = tl.fma(t163, t216, t223)
-    t225 = tl.fma(t148, t220, t224)
-    t226 = t114 * t114
-    t227 = t226 * -1.0
-    t228 = tl.fma(t114, t114, t227)
-    t229 = tl.fma(t114, t127, t228)
-    t230 = tl.fma(t114, t127, t229)
-    t231 = t112 * t226
-    t232 = t231 * -1.0
-    t233 = tl.fma(t112, t226, t232)
-    t234 = tl.fma(t122, t226, t233)
-    t235 = tl.fma(t112, t230, t234)
-    t236 = t112 * t231
-    t237 = t236 * -1.0
-    t238 = tl.fma(t112, t231, t237)
-    t239 = tl.fma(t122, t231, t238)
-    t240 = tl.fma(t112, t235, t239)
-    t241 = t147 * t236
-    t242 = t241 * -1.0
-    t243 = tl.fma(t147, t236, t242)
-    t244 = tl.fma(t160, t236, t243)
-    t245 = tl.fma(t147, t240, t244)
-    t246 = t147 * t241
-    t247 = t246 * -1.0
-    t248 = tl.fma(t147, t241, t247)
-    t249 = tl.fma(t160, t241, t248)
-    t250 = tl.fma(t147, t245, t249)
-    t251 = t250 + t225
-    t252 = t246 + t221
-    t253 = t252 - t221
-    t254 = t252 - t253
-    t255 = t221 - t254
-    t256 = t246 - t253
-    t257 = t255 + t256
-    t258 = t257 + t251
-    t259 = tl.where(t166, t258, t173)
-    t260 = tl.where(t166, t252, t168)
-    t261 = t260 + t259
-    t262 = tl.where(t166, t208, t173)
-    t263 = tl.where(t166, t210, t168)
-    t264 = t263 + t262
-    t265 = grad_mean * t264
-    t266 = tl.fma(grad_var, t261, t265)
-    return (t181, t266)
+    t147 = tl.fma(t22, c12, t146)
+    t148 = t134 * -1.0
+    t149 = tl.fma(t15, t133, t148)
+    t150 = tl.fma(t21, t133, t149)
+    t151 = tl.fma(t15, t147, t150)
+    t152 = t135 * -1.0
+    t153 = tl.fma(t15, t134, t152)
+    t154 = tl.fma(t21, t134, t153)
+    t155 = tl.fma(t15, t151, t154)
+    t156 = tl.fma(t77, t155, t143)
+    t157 = tl.fma(t74, t156, t140)
+    t158 = t137 + t157
+    t159 = t87 * t158
+    t160 = t91 * t159
+    t161 = t160 * t98
+    t162 = t161 * -1.0
+    t163 = tl.fma(t160, t98, t162)
+    t164 = tl.fma(t160, t110, t163)
+    t165 = t161 + t164
+    t166 = t116 * t165
+    t167 = t96 * t96
+    t168 = t167 * -1.0
+    t169 = tl.fma(t96, t96, t168)
+    t170 = tl.fma(t96, t108, t169)
+    t171 = tl.fma(t96, t108, t170)
+    t172 = t94 * t167
+    t173 = t172 * -1.0
+    t174 = tl.fma(t94, t167, t173)
+    t175 = tl.fma(t103, t167, t174)
+    t176 = tl.fma(t94, t171, t175)
+    t177 = t172 + t176
+    t178 = t94 + t103
+    t179 = t178 * t177
+    t180 = t123 * t179
+    t181 = t119 * t180
+    t182 = t181 * -1.0
+    t183 = tl.fma(t119, t180, t182)
+    t184 = tl.fma(t122, t180, t183)
+    t185 = t181 + t184
+    t186 = tl.fma(t124, t166, t185)
+    t187 = tl.where(t126, t186, t128)
+    t188 = tl.where(t126, t160, t128)
+    t189 = t188 * grad_mean
+    t190 = tl.fma(t187, grad_var, t189)
+    return (t132, t190)
 
 
 @triton.jit

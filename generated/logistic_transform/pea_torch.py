@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_pea_forward 367, logistic_transform_pea_backward 441
+# operations   logistic_transform_pea_forward 378, logistic_transform_pea_backward 424
 #
 # Certificate:
-#   mean        5.01 ulp of the terms, worst at mean = -224.432068, var = 320.285675
-#   var         7.53 ulp of the terms, worst at mean = 2593.79272, var = 81904.4688
-#   dmean_dmu   4.02 ulp of the terms, worst at mean = -239.845047, var = 374.656097
-#   dmean_dvar  3.89 ulp of the terms, worst at mean = -224.423752, var = 320.297302
-#   dvar_dmu    6.86 ulp of the terms, worst at mean = 94.6740646, var = 136.139175
-#   dvar_dvar   6.13 ulp of the terms, worst at mean = 22.5614719, var = 0.000768891594
-#   against exact values at 15281 points over all of float32; details in pea.json
+#   mean        4.48 ulp of the terms, worst at mean = -9.76220703, var = 14.0382566
+#   var         5.99 ulp of the terms, worst at mean = -4.16666746, var = 0.516223133
+#   dmean_dmu   3.61 ulp of the terms, worst at mean = 423.129456, var = 2.77050086e+09
+#   dmean_dvar  3.2 ulp of the terms, worst at mean = 6.62453842, var = 10.6942997
+#   dvar_dmu    7.65 ulp of the terms, worst at mean = -24962.6738, var = 93771904
+#   dvar_dvar   5.96 ulp of the terms, worst at mean = -32.4138641, var = 27.2453117
+#   against exact values at 15279 points over all of float32; details in pea.json
 """logistic_transform, variant pea: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

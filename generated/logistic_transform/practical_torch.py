@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_practical_forward 97, logistic_transform_practical_backward 267
+# operations   logistic_transform_practical_forward 105, logistic_transform_practical_backward 191
 #
 # Certificate:
-#   mean        1.41 ulp of the terms, worst at mean = -7.57850571e+11, var = 1.58593522e+23
-#   var         7.73 ulp of the terms, worst at mean = 115.862488, var = 156.504486
-#   dmean_dmu   0.792 ulp of the terms, worst at mean = 1.91640476e+13, var = 3.38032514e+23
-#   dmean_dvar  1.98 ulp of the terms, worst at mean = 1.33258168e+10, var = 2.76075934e+31
-#   dvar_dmu    4.51 ulp of the terms, worst at mean = 4.16679706e+09, var = 4.63560931e+16
-#   dvar_dvar   7.38 ulp of the terms, worst at mean = 1.0883789e+17, var = 7.28347283e+32
-#   against exact values at 15299 points over all of float32; details in practical.json
+#   mean        1.42 ulp of the terms, worst at mean = -138037.156, var = 2.66413619e+09
+#   var         6.77 ulp of the terms, worst at mean = -51.5384064, var = 104.444107
+#   dmean_dmu   2.74 ulp of the terms, worst at mean = -8.11756802, var = 2.75663543
+#   dmean_dvar  1.61 ulp of the terms, worst at mean = 81222.8438, var = 1.50982746e+09
+#   dvar_dmu    6.12 ulp of the terms, worst at mean = -11.061903, var = 1.19136392e-20
+#   dvar_dvar   5.68 ulp of the terms, worst at mean = -3.43017006, var = 0.0304601025
+#   against exact values at 15225 points over all of float32; details in practical.json
 """logistic_transform, variant practical: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_exact_forward 142, relu_exact_backward 176
+# operations   relu_exact_forward 173, relu_exact_backward 179
 #
 # Certificate:
-#   mean        5.71 ulp, worst at mean = -6.59720707, var = 40.45924
-#   var         7.88 ulp, worst at mean = 6.799767e-11, var = 6.4261478e-16
-#   dmean_dmu   4.9 ulp, worst at mean = -42.5365105, var = 23301596
-#   dmean_dvar  3 ulp, worst at mean = -0.971336126, var = 1.07841814
-#   dvar_dmu    7.59 ulp, worst at mean = 5.98031204e+12, var = 7.60228468e+30
-#   dvar_dvar   6.9 ulp, worst at mean = 3.22944107e-20, var = 6.14644644e-35
-#   against exact values at 15233 points over all of float32; details in exact.json
+#   mean        5.34 ulp, worst at mean = -8.61493172e-05, var = 3.47697937e-09
+#   var         7.09 ulp, worst at mean = 5.71151483e+10, var = 1.66829697e+27
+#   dmean_dmu   4.9 ulp, worst at mean = -42.5365372, var = 23301626
+#   dmean_dvar  3.11 ulp, worst at mean = -0.0158597361, var = 2.42940641e-05
+#   dvar_dmu    5.88 ulp, worst at mean = 0.00389991235, var = 0.0208112784
+#   dvar_dvar   7.29 ulp, worst at mean = 0.00389988883, var = 0.0208109934
+#   against exact values at 15228 points over all of float32; details in exact.json
 """relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_exact_forward 142, relu_exact_backward 176
+# operations   relu_exact_forward 173, relu_exact_backward 179
 #
 # Certificate:
-#   mean        5.71 ulp, worst at mean = -6.59720707, var = 40.45924
-#   var         7.88 ulp, worst at mean = 6.799767e-11, var = 6.4261478e-16
-#   dmean_dmu   4.9 ulp, worst at mean = -42.5365105, var = 23301596
-#   dmean_dvar  3 ulp, worst at mean = -0.971336126, var = 1.07841814
-#   dvar_dmu    7.59 ulp, worst at mean = 5.98031204e+12, var = 7.60228468e+30
-#   dvar_dvar   6.9 ulp, worst at mean = 3.22944107e-20, var = 6.14644644e-35
-#   against exact values at 15233 points over all of float32; details in exact.json
+#   mean        5.34 ulp, worst at mean = -8.61493172e-05, var = 3.47697937e-09
+#   var         7.09 ulp, worst at mean = 5.71151483e+10, var = 1.66829697e+27
+#   dmean_dmu   4.9 ulp, worst at mean = -42.5365372, var = 23301626
+#   dmean_dvar  3.11 ulp, worst at mean = -0.0158597361, var = 2.42940641e-05
+#   dvar_dmu    5.88 ulp, worst at mean = 0.00389991235, var = 0.0208112784
+#   dvar_dvar   7.29 ulp, worst at mean = 0.00389988883, var = 0.0208109934
+#   against exact values at 15228 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -150,54 +150,85 @@ def relu_exact_forward(mean, var):
     t94 = t93 * -1.0
     c29 = tl.full((), 0.3989422917366028, tl.float32)
     t95 = tl.fma(t91, t94, c29)
-    t96 = t18 + t38
-    t97 = 1.0 + t96
-    t98 = tl.div_rn(1.0, t97)
-    t99 = t95 * t98  # J_1/sqrt(2 pi)
-    t100 = t48 * t99
-    t101 = t13 + t28
-    t102 = tl.where(t0, 256.0, 1.0)
+    t96 = 1.0 + t18
+    t97 = t96 - 1.0
+    t98 = t96 - t97
+    t99 = 1.0 - t98
+    t100 = t18 - t97
+    t101 = t99 + t100
+    t102 = t38 + t101
+    t103 = tl.div_rn(1.0, t96)
+    t104 = t103 * -1.0
+    t105 = tl.fma(t96, t104, 1.0)
+    t106 = tl.fma(t102, t104, t105)
+    t107 = t103 * t106
+    t108 = t103 + t107
+    t109 = t95 * t108  # J_1/sqrt(2 pi)
+    t110 = t48 * t109
+    t111 = t13 + t28
+    t112 = tl.where(t0, 256.0, 1.0)
     c30 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t103 = tl.where(t2, c30, t102)
-    t104 = t103 * t101
-    t105 = tl.where(t6, 0.0, t104)
-    t106 = t105 * t100
-    t107 = t20.to(tl.int32, bitcast=True)
-    t108 = t107 - 0x4b400000
-    t109 = t108 >> 1
-    t110 = t109 + 127
-    t111 = t110 << 23
-    t112 = t111.to(tl.float32, bitcast=True)
-    t113 = t112 * t106
-    t114 = t108 + 1
-    t115 = t114 >> 1
-    t116 = 127 + t115
-    t117 = t116 << 23
-    t118 = t117.to(tl.float32, bitcast=True)
-    t119 = t118 * t113
-    t120 = mean < 0.0
-    t121 = tl.where(t120, 0.0, 1.0)
-    t122 = tl.fma(t4, t121, t119)
-    t123 = t99 * -1.0
-    t124 = t99 * t123
-    t125 = t92 * -2.0
-    t126 = t99 * t125
-    t127 = tl.fma(t91, -2.0, t126)
-    t128 = 2.0 * t91
-    t129 = tl.where(t120, t128, t127)
-    t130 = t112 * t118
-    t131 = t48 * t130
-    t132 = tl.fma(t124, t131, t129)
-    t133 = t48 * t132
-    t134 = 0.0 == t121
-    t135 = tl.where(t134, 1.0, t130)
-    t136 = tl.fma(t133, t135, t121)
-    t137 = var * t136
-    t138 = tl.where(t134, t112, 1.0)
-    t139 = t138 * t137
-    t140 = tl.where(t134, t118, 1.0)
-    t141 = t140 * t139
-    return (t122, t141)
+    t113 = tl.where(t2, c30, t112)
+    t114 = t113 * t111
+    t115 = tl.where(t6, 0.0, t114)
+    t116 = t115 * t110
+    t117 = t20.to(tl.int32, bitcast=True)
+    t118 = t117 - 0x4b400000
+    t119 = t118 >> 1
+    t120 = t119 + 127
+    t121 = t120 << 23
+    t122 = t121.to(tl.float32, bitcast=True)
+    t123 = t122 * t116
+    t124 = t118 + 1
+    t125 = t124 >> 1
+    t126 = 127 + t125
+    t127 = t126 << 23
+    t128 = t127.to(tl.float32, bitcast=True)
+    t129 = t128 * t123
+    t130 = mean < 0.0
+    t131 = tl.where(t130, 0.0, 1.0)
+    t132 = tl.fma(t4, t131, t129)
+    t133 = t109 * -1.0
+    t134 = t109 * t133
+    t135 = t134 * -1.0
+    t136 = tl.fma(t109, t133, t135)
+    t137 = t122 * t128
+    t138 = t48 * t137
+    t139 = t134 * t138
+    t140 = t139 * -1.0
+    t141 = tl.fma(t134, t138, t140)
+    t142 = tl.fma(t136, t138, t141)
+    t143 = t92 * -2.0
+    t144 = t109 * t143
+    t145 = tl.fma(t91, -2.0, t144)
+    t146 = 2.0 * t91
+    t147 = tl.where(t130, t146, t145)
+    t148 = t147 + t139
+    t149 = t148 - t147
+    t150 = t139 - t149
+    t151 = t142 + t150
+    t152 = t48 * t148
+    t153 = t152 * -1.0
+    t154 = tl.fma(t48, t148, t153)
+    t155 = tl.fma(t48, t151, t154)
+    t156 = 0.0 == t131
+    t157 = tl.where(t156, 1.0, t137)
+    t158 = t155 * t157
+    t159 = t152 * t157
+    t160 = t131 + t159
+    t161 = t160 - t159
+    t162 = t160 - t161
+    t163 = t159 - t162
+    t164 = t131 - t161
+    t165 = t163 + t164
+    t166 = t158 + t165
+    t167 = t160 + t166
+    t168 = var * t167
+    t169 = tl.where(t156, t122, 1.0)
+    t170 = t169 * t168
+    t171 = tl.where(t156, t128, 1.0)
+    t172 = t171 * t170
+    return (t132, t172)
 
 
 @triton.jit
@@ -303,121 +334,124 @@ def relu_exact_backward(mean, var, grad_mean, grad_var):
     c16 = tl.full((), 0.3989422917366028, tl.float32)
     t71 = tl.fma(t67, t70, c16)
     t72 = t17 * t17
-    t73 = t72 * -1.0
-    t74 = tl.fma(t17, t17, t73)
-    t75 = tl.fma(t17, t36, t74)
-    t76 = tl.fma(t17, t36, t75)
-    t77 = t72 + t76
-    t78 = 1.0 + t77
-    t79 = tl.div_rn(1.0, t78)
-    t80 = t71 * t79  # J_1/sqrt(2 pi)
-    t81 = 2.0 * t67
-    t82 = tl.fma(t68, t80, t81)  # Mills ratio/sqrt(2 pi)
-    t83 = t80 * -2.0
-    t84 = t82 * t83
-    t85 = t72 * -0.5
+    t73 = 1.0 + t72
+    t74 = t73 - 1.0
+    t75 = t73 - t74
+    t76 = 1.0 - t75
+    t77 = t72 - t74
+    t78 = t76 + t77
+    t79 = t72 * -1.0
+    t80 = tl.fma(t17, t17, t79)
+    t81 = tl.fma(t17, t36, t80)
+    t82 = tl.fma(t17, t36, t81)
+    t83 = t82 + t78
+    t84 = tl.div_rn(1.0, t73)
+    t85 = t84 * -1.0
+    t86 = tl.fma(t73, t85, 1.0)
+    t87 = tl.fma(t83, t85, t86)
+    t88 = t84 * t87
+    t89 = t84 + t88
+    t90 = t71 * t89  # J_1/sqrt(2 pi)
+    t91 = 2.0 * t67
+    t92 = tl.fma(t68, t90, t91)  # Mills ratio/sqrt(2 pi)
+    t93 = t69 * t92
+    t94 = 2.0 * t90
+    t95 = t92 * t94
+    t96 = t72 * -0.5
     c17 = tl.full((), 1.4426950216293335, tl.float32)
     c18 = tl.full((), 12582912.0, tl.float32)
-    t86 = tl.fma(t85, c17, c18)
-    t87 = t86 - c18
+    t97 = tl.fma(t96, c17, c18)
+    t98 = t97 - c18
     c19 = tl.full((), -0.693145751953125, tl.float32)
-    t88 = tl.fma(t87, c19, t85)
-    t89 = t76 * -0.5
+    t99 = tl.fma(t98, c19, t96)
+    t100 = t82 * -0.5
     c20 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t90 = tl.fma(t87, c20, t89)
-    t91 = t88 + t90
+    t101 = tl.fma(t98, c20, t100)
+    t102 = t99 + t101
     c21 = tl.full((), 0.001381422160193324, tl.float32)
     c22 = tl.full((), 0.00836889911442995, tl.float32)
-    t92 = tl.fma(t91, c21, c22)
+    t103 = tl.fma(t102, c21, c22)
     c23 = tl.full((), 0.04166840389370918, tl.float32)
-    t93 = tl.fma(t91, t92, c23)
+    t104 = tl.fma(t102, t103, c23)
     c24 = tl.full((), 0.1666651964187622, tl.float32)
-    t94 = tl.fma(t91, t93, c24)
+    t105 = tl.fma(t102, t104, c24)
     c25 = tl.full((), 0.4999999403953552, tl.float32)
-    t95 = tl.fma(t91, t94, c25)
-    t96 = t91 * t91
-    t97 = tl.fma(t95, t96, t91)
-    t98 = 1.0 + t97  # exp(-t^2/2), mantissa
-    t99 = t86.to(tl.int32, bitcast=True)
-    t100 = t99 - 0x4b400000
-    t101 = t100 >> 1
-    t102 = t101 + 127
-    t103 = t102 << 23
-    t104 = t103.to(tl.float32, bitcast=True)
-    t105 = t100 + 1
-    t106 = t105 >> 1
-    t107 = 127 + t106
-    t108 = t107 << 23
-    t109 = t108.to(tl.float32, bitcast=True)
-    t110 = t104 * t109
-    t111 = t98 * t110
-    t112 = t84 * t111
-    t113 = t112 * -1.0
-    t114 = tl.fma(t84, t111, t113)
-    t115 = t84 * -1.0
-    t116 = tl.fma(t82, t83, t115)
-    t117 = tl.fma(t116, t111, t114)
-    t118 = 2.0 * t80
-    t119 = t118 + t112
-    t120 = t119 - t118
-    t121 = t112 - t120
-    t122 = t117 + t121
-    t123 = t119 + t122
-    t124 = t69 * t82
-    t125 = t82 * t118
-    t126 = tl.fma(t125, t111, t124)
+    t106 = tl.fma(t102, t105, c25)
+    t107 = t102 * t102
+    t108 = tl.fma(t106, t107, t102)
+    t109 = 1.0 + t108  # exp(-t^2/2), mantissa
+    t110 = t97.to(tl.int32, bitcast=True)
+    t111 = t110 - 0x4b400000
+    t112 = t111 >> 1
+    t113 = t112 + 127
+    t114 = t113 << 23
+    t115 = t114.to(tl.float32, bitcast=True)
+    t116 = t111 + 1
+    t117 = t116 >> 1
+    t118 = 127 + t117
+    t119 = t118 << 23
+    t120 = t119.to(tl.float32, bitcast=True)
+    t121 = t115 * t120
+    t122 = t109 * t121
+    t123 = tl.fma(t95, t122, t93)
+    t124 = t90 * -2.0
+    t125 = t92 * t124
+    t126 = tl.fma(t125, t122, t94)
     t127 = mean < 0.0
-    t128 = tl.where(t127, t123, t126)
-    t129 = t98 * t128
-    t130 = tl.where(t0, 256.0, 1.0)
+    t128 = tl.where(t127, t126, t123)
+    t129 = t109 * t128
+    t130 = t129 * -1.0
+    t131 = tl.fma(t109, t128, t130)
+    t132 = tl.where(t0, 256.0, 1.0)
     c26 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t131 = tl.where(t2, c26, t130)
-    t132 = t131 * t13
-    t133 = tl.where(t6, 0.0, t132)
-    t134 = t133 * t129
-    t135 = t134 * -1.0
-    t136 = tl.fma(t133, t129, t135)
-    t137 = t131 * t28
-    t138 = tl.where(t6, 0.0, t137)
-    t139 = tl.fma(t138, t129, t136)
-    t140 = t134 + t139
-    t141 = t104 * t140
-    t142 = t109 * t141
-    t143 = t82 * -1.0
-    t144 = tl.where(t127, t82, t143)
-    t145 = t98 * t144
-    t146 = tl.where(t127, 0.0, 1.0)
-    t147 = 0.0 == t146
-    t148 = tl.where(t147, 1.0, t110)
-    t149 = tl.fma(t145, t148, t146)
-    t150 = tl.where(t147, t104, 1.0)
-    t151 = t149 * t150
-    t152 = tl.where(t147, t109, 1.0)
-    t153 = t152 * t151
-    t154 = t153 * grad_mean
-    t155 = tl.fma(t142, grad_var, t154)
-    t156 = t68 * -1.0
-    t157 = c16 * t156
-    t158 = t157 - t82
-    t159 = tl.where(t127, t82, t158)
-    t160 = t80 * -1.0
-    t161 = c16 * t160
-    t162 = tl.fma(t111, t161, t159)
-    t163 = t98 * t162
-    t164 = tl.fma(t148, t163, t146)
-    t165 = t150 * t164
-    t166 = t152 * t165
+    t133 = tl.where(t2, c26, t132)
+    t134 = t133 * t13
+    t135 = tl.where(t6, 0.0, t134)
+    t136 = t135 * t129
+    t137 = t136 * -1.0
+    t138 = tl.fma(t135, t129, t137)
+    t139 = t133 * t28
+    t140 = tl.where(t6, 0.0, t139)
+    t141 = tl.fma(t140, t129, t138)
+    t142 = tl.fma(t135, t131, t141)
+    t143 = t136 + t142
+    t144 = t115 * t143
+    t145 = t120 * t144
+    t146 = t92 * -1.0
+    t147 = tl.where(t127, t92, t146)
+    t148 = t109 * t147
+    t149 = tl.where(t127, 0.0, 1.0)
+    t150 = 0.0 == t149
+    t151 = tl.where(t150, 1.0, t121)
+    t152 = tl.fma(t148, t151, t149)
+    t153 = tl.where(t150, t115, 1.0)
+    t154 = t152 * t153
+    t155 = tl.where(t150, t120, 1.0)
+    t156 = t155 * t154
+    t157 = t156 * grad_mean
+    t158 = tl.fma(t145, grad_var, t157)
+    t159 = t68 * -1.0
+    t160 = c16 * t159
+    t161 = t160 - t92
+    t162 = tl.where(t127, t92, t161)
+    t163 = t90 * -1.0
+    t164 = c16 * t163
+    t165 = tl.fma(t122, t164, t162)
+    t166 = t109 * t165
+    t167 = tl.fma(t151, t166, t149)
+    t168 = t153 * t167
+    t169 = t155 * t168
     c27 = tl.full((), 0.1994711458683014, tl.float32)
-    t167 = t98 * c27
-    t168 = t14 + t32
-    t169 = t3 * t168
-    t170 = tl.where(t6, 0.0, t169)
-    t171 = t170 * t167
-    t172 = t104 * t171
-    t173 = t109 * t172
-    t174 = t173 * grad_mean
-    t175 = tl.fma(t166, grad_var, t174)
-    return (t155, t175)
+    t170 = t109 * c27
+    t171 = t14 + t32
+    t172 = t3 * t171
+    t173 = tl.where(t6, 0.0, t172)
+    t174 = t173 * t170
+    t175 = t115 * t174
+    t176 = t120 * t175
+    t177 = t176 * grad_mean
+    t178 = tl.fma(t169, grad_var, t177)
+    return (t158, t178)
 
 
 @triton.jit

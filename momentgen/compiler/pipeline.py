@@ -152,7 +152,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     bound.take_in(run, name)
             return _Compiled(stable, *both, choices, bounds, measured.points, checked, runs)
         hard += measured.hard
-        aim *= 0.97
+        aim *= 0.92
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}
     raise BuildError(

@@ -97,8 +97,13 @@ class FormulaTruth:
         return exact
 
 
+_ROOM = 2.0**-118
+
+
 class TermsUlp:
-    """|computed - exact| in ulp of the sum of the magnitudes of the output's terms; 0 where that sum is subnormal.
+    """|computed - exact| in ulp of the sum of the magnitudes of the output's terms, or of 2^-118 where that is larger.
+
+    0 where the sum is subnormal.
 
     With ``floored``, partials of the variance are not measured where the variance is within rounding of 0: there
     they jump to 0.  Survives pickling.
@@ -122,10 +127,11 @@ class TermsUlp:
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         sizes = self.scales(mean, var)
-        scale = np.maximum(sizes[output], np.abs(exact))
+        # Close above the smallest normal number there is no room for second words on the way: an ulp is 2^-141 there.
+        scale = np.maximum(np.maximum(sizes[output], np.abs(exact)), _ROOM)
         with np.errstate(all="ignore"):
             error = np.abs(computed.astype(np.float64) - exact) / unit(scale)
-        counted = scale >= SMALLEST_NORMAL
+        counted = np.maximum(sizes[output], np.abs(exact)) >= SMALLEST_NORMAL
         if self.floored and output.startswith("dvar"):
             counted &= sizes["value"] > _NEAR_ZERO * sizes["var"]
         return np.where(np.isfinite(computed), np.where(counted, error, 0.0), np.inf)
