@@ -33,7 +33,9 @@ Returns:
     :class:`~momentgen.Moments` of the same shape, dtype and device, differentiable in every input.
 
     Where the variance is 0 the result is the activation at the mean, and 0; where it is negative, or an input is
-    NaN, the result is NaN.
+    NaN, the result is NaN.  An infinite mean or variance gives the limit or NaN.  Gradients are finite for finite
+    input: at a variance of 0, terms in 1/sigma count as 0, and at a mean of 0 as well a kink's slopes are averaged
+    (ReLU's derivative in the mean is 1/2 there).
 
 Raises:
     InputError: for inputs that differ in shape, dtype or device, are not floating point, or a parameter out of range.
