@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_tight_forward 162, heaviside_tight_backward 346
+# operations   heaviside_tight_forward 174, heaviside_tight_backward 372
 #
 # Certificate:
-#   mean        1.72 ulp, worst at mean = -7.4553478e-05, var = 8.88539109e-09
-#   var         1.67 ulp, worst at mean = -57491432, var = 1.47116293e+15
-#   dmean_dmu   0.616 ulp, worst at mean = 321.694885, var = 1679.55603
-#   dmean_dvar  1.47 ulp, worst at mean = 2.39779615, var = 1.11258912
-#   dvar_dmu    1.88 ulp, worst at mean = -0.0209642071, var = 0.000448290812
-#   dvar_dvar   1.76 ulp, worst at mean = 2.46702592e+18, var = 4.54340204e+36
-#   against exact values at 15232 points over all of float32; details in tight.json
+#   mean        1.27 ulp, worst at mean = -5.91541399e-12, var = 4.27071524e-16
+#   var         0.998 ulp, worst at mean = 1.04316163, var = 1659956.62
+#   dmean_dmu   0.598 ulp, worst at mean = -7.03645039, var = 6.56707096
+#   dmean_dvar  0.66 ulp, worst at mean = -7.01500273, var = 1
+#   dvar_dmu    1.42 ulp, worst at mean = 0.000166010213, var = 2.65528666e-08
+#   dvar_dvar   1.42 ulp, worst at mean = 2.46764192e+18, var = 4.54335894e+36
+#   against exact values at 15356 points over all of float32; details in tight.json
 """heaviside, variant tight: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
