@@ -1,4 +1,4 @@
-"""How long `momentgen build rules/` takes: from nothing, and with nothing to do.
+"""How long `momentgen build rules/` takes, from nothing and with nothing to do; and whether it gives generated/ again.
 
 python benchmarks/build_time.py
 """
@@ -16,7 +16,8 @@ from _common import console, environment, save
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-RULES = Path(__file__).parents[1] / "rules"
+ROOT = Path(__file__).parents[1]
+RULES = ROOT / "rules"
 
 
 def timed_build(out: Path) -> float:
@@ -26,17 +27,33 @@ def timed_build(out: Path) -> float:
     return time.perf_counter() - started
 
 
+def differing(out: Path) -> list[str]:
+    """Files that are not, byte for byte, those of the committed generated/; either side may lack one."""
+    sides = [
+        {p.relative_to(side): p for p in side.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+        for side in (out, ROOT / "generated")
+    ]
+    names = {name for side in sides for name in side if not name.name.startswith(".")}
+    same = [name for name in names if all(name in side for side in sides)]
+    return sorted(
+        str(name) for name in names if name not in same or sides[0][name].read_bytes() != sides[1][name].read_bytes()
+    )
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "generated"
         cold = timed_build(out)
         idle = sorted(timed_build(out) for _ in range(5))[2]
+        changed = differing(out)
     table = Table("build", "seconds", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row("cold", f"{cold:.1f}")
     table.add_row("nothing to do", f"{idle:.2f}")
     console.print(table)
+    console.print(f"{len(changed)} files differ from generated/ {', '.join(changed)}")
     rules = sorted(path.stem for path in RULES.glob("[!_]*.py"))
     found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle}
+    found["files_that_differ_from_generated"] = changed
     save("build_time", {"environment": environment(), **found})
 
 
