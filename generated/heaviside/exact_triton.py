@@ -5,16 +5,16 @@
 #
 # rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_exact_forward 94, heaviside_exact_backward 169
+# operations   heaviside_exact_forward 86, heaviside_exact_backward 167
 #
 # Certificate:
-#   mean        6.9 ulp, worst at mean = -0.0132892122, var = 1
-#   var         6.66 ulp, worst at mean = 1.85017419, var = 1
-#   dmean_dmu   3.46 ulp, worst at mean = -4874760.5, var = 3.02747058e+11
-#   dmean_dvar  6.73 ulp, worst at mean = 2.12641406, var = 3.96110845
-#   dvar_dmu    4.4 ulp, worst at mean = -4.20804281e-05, var = 1.84343818e-09
-#   dvar_dvar   6.1 ulp, worst at mean = 1.25340804e-08, var = 5.71012196e-11
-#   against exact values at 15341 points over all of float32; details in exact.json
+#   mean        5.99 ulp, worst at mean = -8061.12842, var = 2.66702349e+13
+#   var         5.66 ulp, worst at mean = -1.85017419, var = 1
+#   dmean_dmu   2.66 ulp, worst at mean = 3.61635348e+10, var = 3.77703144e+20
+#   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
+#   dvar_dmu    4.94 ulp, worst at mean = -636.411316, var = 476609.281
+#   dvar_dvar   7.08 ulp, worst at mean = -2.98208284, var = 15.8318071
+#   against exact values at 17087 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -40,115 +40,108 @@ def heaviside_exact_forward(mean, var):
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
-    t7 = 0.0 <= t4
-    t8 = t6 & t7
-    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c4, t5)
-    t10 = var * t3
-    t11 = t3 * t10
-    t12 = tl.where(t6, 1.0, t11)
-    t13 = tl.sqrt_rn(t12)  # standard deviation, scaled
-    t14 = tl.div_rn(1.0, t13)
-    t15 = t9 * t14
-    t16 = 18.6875 < t15
-    t17 = tl.where(t16, 18.6875, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = t18 * -0.5
-    c5 = tl.full((), 1.4426950216293335, tl.float32)
-    c6 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c5, c6)
-    t21 = t20 - c6
-    c7 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c7, t19)
-    t23 = t18 * -1.0
-    t24 = tl.fma(t17, t17, t23)
-    t25 = t13 * -1.0
-    t26 = tl.fma(t13, t25, t12)
-    t27 = 0.5 * t14
-    t28 = t26 * t27
-    t29 = t14 * -1.0
-    t30 = tl.fma(t13, t29, 1.0)
-    t31 = tl.fma(t28, t29, t30)
-    t32 = t14 * t31
-    t33 = t15 * -1.0
-    t34 = tl.fma(t9, t14, t33)
-    t35 = tl.fma(t9, t32, t34)
-    t36 = tl.where(t16, 0.0, t35)
-    t37 = tl.fma(t17, t36, t24)
-    t38 = tl.fma(t17, t36, t37)
-    t39 = t38 * -0.5
-    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t40 = tl.fma(t21, c8, t39)
-    t41 = t22 + t40
-    c9 = tl.full((), 0.001381422160193324, tl.float32)
-    c10 = tl.full((), 0.00836889911442995, tl.float32)
-    t42 = tl.fma(t41, c9, c10)
-    c11 = tl.full((), 0.04166840389370918, tl.float32)
-    t43 = tl.fma(t41, t42, c11)
-    c12 = tl.full((), 0.1666651964187622, tl.float32)
-    t44 = tl.fma(t41, t43, c12)
-    c13 = tl.full((), 0.4999999403953552, tl.float32)
-    t45 = tl.fma(t41, t44, c13)
-    t46 = t41 * t41
-    t47 = tl.fma(t45, t46, t41)
-    t48 = 1.0 + t47  # exp(-t^2/2), mantissa
-    t49 = t17 + t36
-    t50 = tl.fma(0.25, t49, 1.0)
-    t51 = tl.div_rn(1.0, t50)  # u = 1/(1 + t/4)
-    t52 = t51 - 0.25
-    c14 = tl.full((), -0.009482737630605698, tl.float32)
-    c15 = tl.full((), 0.049714043736457825, tl.float32)
-    t53 = tl.fma(t52, c14, c15)
-    c16 = tl.full((), -0.07404074817895889, tl.float32)
-    t54 = tl.fma(t52, t53, c16)
-    c17 = tl.full((), 0.002046793233603239, tl.float32)
-    t55 = tl.fma(t52, t54, c17)
-    c18 = tl.full((), 0.012572075240314007, tl.float32)
-    t56 = tl.fma(t52, t55, c18)
-    c19 = tl.full((), 0.08142358064651489, tl.float32)
-    t57 = tl.fma(t52, t56, c19)
-    c20 = tl.full((), 0.14152754843235016, tl.float32)
-    t58 = tl.fma(t52, t57, c20)
-    c21 = tl.full((), 0.17951686680316925, tl.float32)
-    t59 = tl.fma(t52, t58, c21)
-    c22 = tl.full((), 0.18632909655570984, tl.float32)
-    t60 = tl.fma(t52, t59, c22)
-    c23 = tl.full((), 0.16664110124111176, tl.float32)
-    t61 = tl.fma(t52, t60, c23)
-    c24 = tl.full((), 0.13207589089870453, tl.float32)
-    t62 = tl.fma(t52, t61, c24)
-    t63 = t51 * t62  # J_0/sqrt(2 pi)
-    t64 = t63 * -1.0
-    t65 = mean < 0.0
-    t66 = tl.where(t65, t63, t64)
-    t67 = t48 * t66
-    t68 = t20.to(tl.int32, bitcast=True)
-    t69 = t68 - 0x4b400000
-    t70 = t69 >> 1
-    t71 = t70 + 127
-    t72 = t71 << 23
-    t73 = t72.to(tl.float32, bitcast=True)
-    t74 = t69 + 1
-    t75 = t74 >> 1
-    t76 = 127 + t75
-    t77 = t76 << 23
-    t78 = t77.to(tl.float32, bitcast=True)
-    t79 = t73 * t78
-    t80 = tl.where(t65, 0.0, 1.0)
-    t81 = 0.0 == t80
-    t82 = tl.where(t81, 1.0, t79)
-    t83 = tl.fma(t67, t82, t80)
-    t84 = tl.where(t81, t73, 1.0)
-    t85 = t83 * t84
-    t86 = tl.where(t81, t78, 1.0)
-    t87 = t86 * t85
-    t88 = t48 * t79
-    t89 = t63 * t64
-    t90 = tl.fma(t89, t88, t63)
-    t91 = t48 * t90
-    t92 = t73 * t91
-    t93 = t78 * t92
-    return (t87, t93)
+    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
+    t7 = t4 * c4
+    t8 = tl.where(t6, t7, t5)
+    t9 = 0.0 == t4
+    t10 = t6 & t9
+    t11 = tl.where(t10, 1.0, t8)
+    t12 = var * t3
+    t13 = t3 * t12
+    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
+    t14 = tl.where(t6, c5, t13)
+    t15 = tl.sqrt_rn(t14)  # standard deviation, scaled
+    t16 = tl.div_rn(1.0, t15)
+    t17 = t11 * t16
+    t18 = 18.6875 < t17
+    t19 = tl.where(t18, 18.6875, t17)  # t = min(|mean|/sigma, reach)
+    t20 = t19 * -0.5
+    t21 = t19 * t20
+    c6 = tl.full((), 1.4426950216293335, tl.float32)
+    c7 = tl.full((), 12582912.0, tl.float32)
+    t22 = tl.fma(t21, c6, c7)
+    t23 = t22 - c7
+    c8 = tl.full((), -0.693145751953125, tl.float32)
+    t24 = tl.fma(t23, c8, t21)
+    t25 = t21 * -1.0
+    t26 = tl.fma(t19, t20, t25)
+    t27 = t15 * -1.0
+    t28 = tl.fma(t15, t27, t14)
+    t29 = 0.5 * t16
+    t30 = t28 * t29
+    t31 = t17 * -1.0
+    t32 = tl.fma(t15, t31, t11)
+    t33 = tl.fma(t30, t31, t32)
+    t34 = t16 * t33
+    t35 = tl.where(t18, 0.0, t34)
+    t36 = t19 * -1.0
+    t37 = tl.fma(t35, t36, t26)
+    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t38 = tl.fma(t23, c9, t37)
+    t39 = t24 + t38
+    c10 = tl.full((), 0.001381422160193324, tl.float32)
+    c11 = tl.full((), 0.00836889911442995, tl.float32)
+    t40 = tl.fma(t39, c10, c11)
+    c12 = tl.full((), 0.04166840389370918, tl.float32)
+    t41 = tl.fma(t39, t40, c12)
+    c13 = tl.full((), 0.1666651964187622, tl.float32)
+    t42 = tl.fma(t39, t41, c13)
+    c14 = tl.full((), 0.4999999403953552, tl.float32)
+    t43 = tl.fma(t39, t42, c14)
+    t44 = t39 * t39
+    t45 = tl.fma(t43, t44, t39)
+    t46 = t19 + t35
+    t47 = tl.fma(0.25, t46, 1.0)
+    t48 = tl.div_rn(1.0, t47)  # u = 1/(1 + t/4)
+    t49 = t48 - 0.25
+    c15 = tl.full((), -0.009482737630605698, tl.float32)
+    c16 = tl.full((), 0.049714043736457825, tl.float32)
+    t50 = tl.fma(t49, c15, c16)
+    c17 = tl.full((), -0.07404074817895889, tl.float32)
+    t51 = tl.fma(t49, t50, c17)
+    c18 = tl.full((), 0.002046793233603239, tl.float32)
+    t52 = tl.fma(t49, t51, c18)
+    c19 = tl.full((), 0.012572075240314007, tl.float32)
+    t53 = tl.fma(t49, t52, c19)
+    c20 = tl.full((), 0.08142358064651489, tl.float32)
+    t54 = tl.fma(t49, t53, c20)
+    c21 = tl.full((), 0.14152754843235016, tl.float32)
+    t55 = tl.fma(t49, t54, c21)
+    c22 = tl.full((), 0.17951686680316925, tl.float32)
+    t56 = tl.fma(t49, t55, c22)
+    c23 = tl.full((), 0.18632909655570984, tl.float32)
+    t57 = tl.fma(t49, t56, c23)
+    c24 = tl.full((), 0.16664110124111176, tl.float32)
+    t58 = tl.fma(t49, t57, c24)
+    c25 = tl.full((), 0.13207589089870453, tl.float32)
+    t59 = tl.fma(t49, t58, c25)
+    t60 = t48 * t59  # J_0/sqrt(2 pi)
+    t61 = t60 * -1.0
+    t62 = mean < 0.0
+    t63 = tl.where(t62, t60, t61)
+    t64 = tl.fma(t45, t63, t63)
+    t65 = t22.to(tl.int32, bitcast=True)
+    t66 = t65 >> 1
+    t67 = t66 + 127
+    t68 = t67 << 23
+    t69 = t68.to(tl.float32, bitcast=True)
+    t70 = t65 + 1
+    t71 = t70 >> 1
+    t72 = 127 + t71
+    t73 = t72 << 23
+    t74 = t73.to(tl.float32, bitcast=True)
+    t75 = t69 * t74
+    t76 = tl.where(t62, 0.0, 1.0)
+    t77 = tl.fma(t64, t75, t76)
+    t78 = 1.0 + t45  # exp(-t^2/2), mantissa
+    t79 = t78 * t75
+    t80 = t60 * t60
+    t81 = t80 * -1.0
+    t82 = t81 * t79
+    t83 = t60 + t82
+    t84 = tl.fma(t45, t83, t83)
+    t85 = t75 * t84
+    return (t77, t85)
 
 
 @triton.jit
@@ -175,211 +168,210 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
-    t7 = 0.0 <= t4
-    t8 = t6 & t7
-    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t8, c4, t5)
-    t10 = var * t3
-    t11 = t3 * t10
-    t12 = tl.where(t6, 1.0, t11)
-    t13 = tl.sqrt_rn(t12)  # standard deviation, scaled
-    t14 = tl.div_rn(1.0, t13)
-    t15 = t9 * t14
-    t16 = 19.25 < t15
-    t17 = tl.where(t16, 19.25, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = t18 * -0.5
-    c5 = tl.full((), 1.4426950216293335, tl.float32)
-    c6 = tl.full((), 12582912.0, tl.float32)
-    t20 = tl.fma(t19, c5, c6)
-    t21 = t20 - c6
-    c7 = tl.full((), -0.693145751953125, tl.float32)
-    t22 = tl.fma(t21, c7, t19)
-    t23 = t18 * -1.0
-    t24 = tl.fma(t17, t17, t23)
-    t25 = t13 * -1.0
-    t26 = tl.fma(t13, t25, t12)
-    t27 = 0.5 * t14
-    t28 = t26 * t27
-    t29 = t14 * -1.0
-    t30 = tl.fma(t13, t29, 1.0)
-    t31 = tl.fma(t28, t29, t30)
-    t32 = t14 * t31
-    t33 = t15 * -1.0
-    t34 = tl.fma(t9, t14, t33)
-    t35 = tl.fma(t9, t32, t34)
-    t36 = tl.where(t16, 0.0, t35)
-    t37 = tl.fma(t17, t36, t24)
-    t38 = tl.fma(t17, t36, t37)
-    t39 = t38 * -0.5
-    c8 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t40 = tl.fma(t21, c8, t39)
-    t41 = t22 + t40
-    c9 = tl.full((), 0.001381422160193324, tl.float32)
-    c10 = tl.full((), 0.00836889911442995, tl.float32)
-    t42 = tl.fma(t41, c9, c10)
-    c11 = tl.full((), 0.04166840389370918, tl.float32)
-    t43 = tl.fma(t41, t42, c11)
-    c12 = tl.full((), 0.1666651964187622, tl.float32)
-    t44 = tl.fma(t41, t43, c12)
-    c13 = tl.full((), 0.4999999403953552, tl.float32)
-    t45 = tl.fma(t41, t44, c13)
-    t46 = t41 * t41
-    t47 = tl.fma(t45, t46, t41)
-    t48 = 1.0 + t47  # exp(-t^2/2), mantissa
-    t49 = t20.to(tl.int32, bitcast=True)
-    t50 = t49 - 0x4b400000
-    t51 = t50 >> 2
-    t52 = t51 + 127
-    t53 = t52 << 23
-    t54 = t53.to(tl.float32, bitcast=True)
-    t55 = t50 + 1
-    t56 = t55 >> 2
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t54 * t59
-    t61 = t50 + 2
-    t62 = t61 >> 2
-    t63 = 127 + t62
-    t64 = t63 << 23
-    t65 = t64.to(tl.float32, bitcast=True)
-    t66 = t65 * t60
-    t67 = t50 + 3
-    t68 = t67 >> 2
-    t69 = 127 + t68
-    t70 = t69 << 23
-    t71 = t70.to(tl.float32, bitcast=True)
-    t72 = t71 * t66
-    t73 = t48 * t72
-    t74 = t17 + t36
-    t75 = tl.fma(0.25, t74, 1.0)
-    t76 = tl.div_rn(1.0, t75)  # u = 1/(1 + t/4)
-    t77 = t76 - 0.25
-    c14 = tl.full((), -0.009215223602950573, tl.float32)
-    c15 = tl.full((), 0.048801492899656296, tl.float32)
-    t78 = tl.fma(t77, c14, c15)
-    c16 = tl.full((), -0.07274729013442993, tl.float32)
-    t79 = tl.fma(t77, t78, c16)
-    c17 = tl.full((), 0.0010651032207533717, tl.float32)
-    t80 = tl.fma(t77, t79, c17)
-    c18 = tl.full((), 0.01299886405467987, tl.float32)
-    t81 = tl.fma(t77, t80, c18)
-    c19 = tl.full((), 0.08131938427686691, tl.float32)
-    t82 = tl.fma(t77, t81, c19)
-    c20 = tl.full((), 0.14153993129730225, tl.float32)
-    t83 = tl.fma(t77, t82, c20)
-    c21 = tl.full((), 0.17951658368110657, tl.float32)
-    t84 = tl.fma(t77, t83, c21)
-    c22 = tl.full((), 0.18632903695106506, tl.float32)
-    t85 = tl.fma(t77, t84, c22)
-    c23 = tl.full((), 0.16664111614227295, tl.float32)
-    t86 = tl.fma(t77, t85, c23)
-    c24 = tl.full((), 0.13207589089870453, tl.float32)
-    t87 = tl.fma(t77, t86, c24)
-    t88 = t76 * t87  # J_0/sqrt(2 pi)
-    t89 = t88 * 2.0
-    c25 = tl.full((), 0.3989422917366028, tl.float32)
-    t90 = c25 * t89
-    c26 = tl.full((), -0.3989422917366028, tl.float32)
-    t91 = tl.fma(t90, t73, c26)
-    t92 = t48 * t91
-    t93 = t14 + t32
-    t94 = t3 * t93
-    t95 = tl.where(t6, 0.0, t94)
-    t96 = t95 * t92
-    t97 = t54 * t96
-    t98 = t59 * t97
-    t99 = t65 * t98
-    t100 = t71 * t99
-    t101 = t18 + t38
-    c27 = tl.full((), -5.032344051869586e-05, tl.float32)
-    c28 = tl.full((), 0.0005241437465883791, tl.float32)
-    t102 = tl.fma(c27, t101, c28)
-    c29 = tl.full((), -0.0034712613560259342, tl.float32)
-    t103 = tl.fma(t101, t102, c29)
-    c30 = tl.full((), 0.018180839717388153, tl.float32)
-    t104 = tl.fma(t101, t103, c30)
-    c31 = tl.full((), -0.07427088171243668, tl.float32)
-    t105 = tl.fma(t101, t104, c31)
-    c32 = tl.full((), 0.21220649778842926, tl.float32)
-    t106 = tl.fma(t101, t105, c32)
-    c33 = tl.full((), -0.31830987334251404, tl.float32)
-    t107 = tl.fma(t101, t106, c33)
-    c34 = tl.full((), 1048576.0, tl.float32)
-    t108 = t95 <= c34
-    c35 = tl.full((), 4294967296.0, tl.float32)
-    t109 = tl.where(t108, c35, 1.0)
-    t110 = t9 * t109
-    t111 = t93 * t110
-    t112 = tl.where(t16, 19.25, t111)
+    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
+    t7 = t4 * c4
+    t8 = tl.where(t6, t7, t5)
+    t9 = 0.0 == t4
+    t10 = t6 & t9
+    t11 = tl.where(t10, 1.0, t8)
+    t12 = var * t3
+    t13 = t3 * t12
+    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
+    t14 = tl.where(t6, c5, t13)
+    t15 = tl.sqrt_rn(t14)  # standard deviation, scaled
+    t16 = tl.div_rn(1.0, t15)
+    t17 = t11 * t16
+    t18 = 19.25 < t17
+    t19 = tl.where(t18, 19.25, t17)  # t = min(|mean|/sigma, reach)
+    t20 = t19 * -0.5
+    t21 = t19 * t20
+    c6 = tl.full((), 1.4426950216293335, tl.float32)
+    c7 = tl.full((), 12582912.0, tl.float32)
+    t22 = tl.fma(t21, c6, c7)
+    t23 = t22 - c7
+    c8 = tl.full((), -0.693145751953125, tl.float32)
+    t24 = tl.fma(t23, c8, t21)
+    t25 = t21 * -1.0
+    t26 = tl.fma(t19, t20, t25)
+    t27 = t15 * -1.0
+    t28 = tl.fma(t15, t27, t14)
+    t29 = 0.5 * t16
+    t30 = t28 * t29
+    t31 = t17 * -1.0
+    t32 = tl.fma(t15, t31, t11)
+    t33 = tl.fma(t30, t31, t32)
+    t34 = t16 * t33
+    t35 = tl.where(t18, 0.0, t34)
+    t36 = t19 * -1.0
+    t37 = tl.fma(t35, t36, t26)
+    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t38 = tl.fma(t23, c9, t37)
+    t39 = t24 + t38
+    c10 = tl.full((), 0.001381422160193324, tl.float32)
+    c11 = tl.full((), 0.00836889911442995, tl.float32)
+    t40 = tl.fma(t39, c10, c11)
+    c12 = tl.full((), 0.04166840389370918, tl.float32)
+    t41 = tl.fma(t39, t40, c12)
+    c13 = tl.full((), 0.1666651964187622, tl.float32)
+    t42 = tl.fma(t39, t41, c13)
+    c14 = tl.full((), 0.4999999403953552, tl.float32)
+    t43 = tl.fma(t39, t42, c14)
+    t44 = t39 * t39
+    t45 = tl.fma(t43, t44, t39)
+    t46 = 1.0 + t45  # exp(-t^2/2), mantissa
+    t47 = t22.to(tl.int32, bitcast=True)
+    t48 = t47 >> 2
+    t49 = t48 + 127
+    t50 = t49 << 23
+    t51 = t50.to(tl.float32, bitcast=True)
+    t52 = t47 + 1
+    t53 = t52 >> 2
+    t54 = 127 + t53
+    t55 = t54 << 23
+    t56 = t55.to(tl.float32, bitcast=True)
+    t57 = t51 * t56
+    t58 = t47 + 2
+    t59 = t58 >> 2
+    t60 = 127 + t59
+    t61 = t60 << 23
+    t62 = t61.to(tl.float32, bitcast=True)
+    t63 = t62 * t57
+    t64 = t47 + 3
+    t65 = t64 >> 2
+    t66 = 127 + t65
+    t67 = t66 << 23
+    t68 = t67.to(tl.float32, bitcast=True)
+    t69 = t68 * t63
+    t70 = t46 * t69
+    t71 = t19 + t35
+    t72 = tl.fma(t71, 0.25, 1.0)
+    t73 = tl.div_rn(1.0, t72)  # u = 1/(1 + t/4)
+    t74 = t73 - 0.25
+    c15 = tl.full((), -0.009215223602950573, tl.float32)
+    c16 = tl.full((), 0.048801492899656296, tl.float32)
+    t75 = tl.fma(t74, c15, c16)
+    c17 = tl.full((), -0.07274729013442993, tl.float32)
+    t76 = tl.fma(t74, t75, c17)
+    c18 = tl.full((), 0.0010651032207533717, tl.float32)
+    t77 = tl.fma(t74, t76, c18)
+    c19 = tl.full((), 0.01299886405467987, tl.float32)
+    t78 = tl.fma(t74, t77, c19)
+    c20 = tl.full((), 0.08131938427686691, tl.float32)
+    t79 = tl.fma(t74, t78, c20)
+    c21 = tl.full((), 0.14153993129730225, tl.float32)
+    t80 = tl.fma(t74, t79, c21)
+    c22 = tl.full((), 0.17951658368110657, tl.float32)
+    t81 = tl.fma(t74, t80, c22)
+    c23 = tl.full((), 0.18632903695106506, tl.float32)
+    t82 = tl.fma(t74, t81, c23)
+    c24 = tl.full((), 0.16664111614227295, tl.float32)
+    t83 = tl.fma(t74, t82, c24)
+    c25 = tl.full((), 0.13207589089870453, tl.float32)
+    t84 = tl.fma(t74, t83, c25)
+    t85 = t73 * t84  # J_0/sqrt(2 pi)
+    t86 = t85 * 2.0
+    c26 = tl.full((), 0.3989422917366028, tl.float32)
+    t87 = c26 * t86
+    t88 = t87 * t70
+    c27 = tl.full((), -0.3989422917366028, tl.float32)
+    t89 = t88 + c27
+    t90 = tl.fma(t45, t89, t89)
+    t91 = t16 * -1.0
+    t92 = tl.fma(t15, t91, 1.0)
+    t93 = tl.fma(t30, t91, t92)
+    t94 = t16 * t93
+    t95 = t16 + t94
+    t96 = t3 * t95
+    t97 = tl.where(t6, 0.0, t96)
+    t98 = t97 * t51
+    t99 = t56 * t98
+    t100 = t62 * t99
+    t101 = t68 * t100
+    t102 = t101 * t90
+    t103 = t71 * t71
+    c28 = tl.full((), -5.032344051869586e-05, tl.float32)
+    c29 = tl.full((), 0.0005241437465883791, tl.float32)
+    t104 = tl.fma(t103, c28, c29)
+    c30 = tl.full((), -0.0034712613560259342, tl.float32)
+    t105 = tl.fma(t103, t104, c30)
+    c31 = tl.full((), 0.018180839717388153, tl.float32)
+    t106 = tl.fma(t103, t105, c31)
+    c32 = tl.full((), -0.07427088171243668, tl.float32)
+    t107 = tl.fma(t103, t106, c32)
+    c33 = tl.full((), 0.21220649778842926, tl.float32)
+    t108 = tl.fma(t103, t107, c33)
+    c34 = tl.full((), -0.31830987334251404, tl.float32)
+    t109 = tl.fma(t103, t108, c34)
+    c35 = tl.full((), 1048576.0, tl.float32)
+    t110 = t97 <= c35
+    c36 = tl.full((), 4294967296.0, tl.float32)
+    t111 = tl.where(t110, c36, 1.0)
+    t112 = t11 * t111
     t113 = t95 * t112
-    t114 = t107 * t113
-    c36 = tl.full((), 2.3283064365386963e-10, tl.float32)
-    t115 = tl.where(t108, c36, 1.0)
-    t116 = t115 * t114
-    t117 = t17 < 1.0
-    t118 = tl.where(t117, t116, t100)
-    t119 = t118 * -1.0
-    t120 = mean < 0.0
-    t121 = tl.where(t120, t119, t118)
-    t122 = t48 * c25
-    t123 = t95 * t122
-    t124 = t54 * t123
-    t125 = t59 * t124
-    t126 = t65 * t125
-    t127 = t71 * t126
-    t128 = t127 * grad_mean
-    t129 = tl.fma(t121, grad_var, t128)
-    t130 = t74 * -1.0
-    t131 = t88 * t130
-    t132 = c25 * t131
-    t133 = 0.5 * t74
-    t134 = c25 * t133
-    t135 = tl.fma(t73, t132, t134)
-    t136 = t48 * t135
-    c37 = tl.full((), 1.3043830796236882e+19, tl.float32)
-    t137 = c37 < t95
-    t138 = tl.where(t137, c37, t95)
-    t139 = t138 * t136
-    t140 = t54 * t139
-    t141 = t138 * t140
-    t142 = t59 * t141
-    t143 = t65 * t142
-    t144 = t71 * t143
-    c38 = tl.full((), 2.516172025934793e-05, tl.float32)
-    c39 = tl.full((), -0.00026207187329418957, tl.float32)
-    t145 = tl.fma(t101, c38, c39)
-    c40 = tl.full((), 0.0017356306780129671, tl.float32)
-    t146 = tl.fma(t101, t145, c40)
-    c41 = tl.full((), -0.009090419858694077, tl.float32)
-    t147 = tl.fma(t101, t146, c41)
-    c42 = tl.full((), 0.03713544085621834, tl.float32)
-    t148 = tl.fma(t101, t147, c42)
-    c43 = tl.full((), -0.10610324889421463, tl.float32)
-    t149 = tl.fma(t101, t148, c43)
-    c44 = tl.full((), 0.15915493667125702, tl.float32)
-    t150 = tl.fma(t101, t149, c44)
-    t151 = t138 * t112
-    t152 = t151 * t150
-    t153 = t138 * t74
-    t154 = t152 * t153
-    t155 = t115 * t154
-    t156 = tl.where(t117, t155, t144)
-    c45 = tl.full((), -0.1994711458683014, tl.float32)
-    t157 = t48 * c45
-    t158 = t157 * t151
-    t159 = t54 * t158
-    t160 = t59 * t159
-    t161 = t138 * t160
-    t162 = t65 * t161
-    t163 = t71 * t162
-    t164 = t115 * t163
-    t165 = t164 * -1.0
-    t166 = tl.where(t120, t165, t164)
-    t167 = t166 * grad_mean
-    t168 = tl.fma(t156, grad_var, t167)
-    return (t129, t168)
+    t114 = tl.where(t18, 19.25, t113)
+    t115 = t97 * t114
+    t116 = t109 * t115
+    c37 = tl.full((), 2.3283064365386963e-10, tl.float32)
+    t117 = tl.where(t110, c37, 1.0)
+    t118 = t117 * t116
+    t119 = t19 < 1.0
+    t120 = tl.where(t119, t118, t102)
+    t121 = t120 * -1.0
+    t122 = mean < 0.0
+    t123 = tl.where(t122, t121, t120)
+    t124 = tl.fma(t45, c26, c26)
+    t125 = t124 * t101
+    t126 = t125 * grad_mean
+    t127 = tl.fma(t123, grad_var, t126)
+    t128 = t71 * t85
+    t129 = c26 * t128
+    t130 = t129 * -1.0
+    t131 = t70 * t130
+    t132 = 0.5 * t71
+    t133 = tl.fma(c26, t132, t131)
+    t134 = tl.fma(t45, t133, t133)
+    c38 = tl.full((), 1.3043830796236882e+19, tl.float32)
+    t135 = c38 < t97
+    t136 = tl.where(t135, c38, t97)
+    t137 = t136 * t136
+    t138 = t51 * t137
+    t139 = t56 * t138
+    t140 = t62 * t139
+    t141 = t68 * t140
+    t142 = t134 * t141
+    c39 = tl.full((), 2.516172025934793e-05, tl.float32)
+    c40 = tl.full((), -0.00026207187329418957, tl.float32)
+    t143 = tl.fma(t103, c39, c40)
+    c41 = tl.full((), 0.0017356306780129671, tl.float32)
+    t144 = tl.fma(t103, t143, c41)
+    c42 = tl.full((), -0.009090419858694077, tl.float32)
+    t145 = tl.fma(t103, t144, c42)
+    c43 = tl.full((), 0.03713544085621834, tl.float32)
+    t146 = tl.fma(t103, t145, c43)
+    c44 = tl.full((), -0.10610324889421463, tl.float32)
+    t147 = tl.fma(t103, t146, c44)
+    c45 = tl.full((), 0.15915493667125702, tl.float32)
+    t148 = tl.fma(t103, t147, c45)
+    t149 = t136 * t114
+    t150 = t149 * t148
+    t151 = t71 * t136
+    t152 = t150 * t151
+    t153 = t117 * t152
+    t154 = tl.where(t119, t153, t142)
+    c46 = tl.full((), -0.1994711458683014, tl.float32)
+    t155 = tl.fma(t45, c46, c46)
+    t156 = t155 * t149
+    t157 = t51 * t156
+    t158 = t56 * t157
+    t159 = t136 * t158
+    t160 = t62 * t159
+    t161 = t68 * t160
+    t162 = t117 * t161
+    t163 = t162 * -1.0
+    t164 = tl.where(t122, t163, t162)
+    t165 = t164 * grad_mean
+    t166 = tl.fma(t154, grad_var, t165)
+    return (t127, t166)
 
 
 @triton.jit

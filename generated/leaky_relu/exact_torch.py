@@ -5,16 +5,16 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_exact_forward 344, leaky_relu_exact_backward 277
+# operations   leaky_relu_exact_forward 285, leaky_relu_exact_backward 223
 #
 # Certificate:
-#   mean        5.8 ulp, worst at mean = -2.63880224e-06, var = 2.80641699e-12, negative_slope = 0.01
-#   var         7.28 ulp, worst at mean = 3.92284441, var = 96415640, negative_slope = 0
-#   dmean_dmu   5.23 ulp, worst at mean = -0.0670235753, var = 1, negative_slope = 0.01
-#   dmean_dvar  3.1 ulp, worst at mean = 1972.35425, var = 5125832.5, negative_slope = 0
-#   dvar_dmu    7 ulp, worst at mean = -2.27484293e-06, var = 2.3121542e-08, negative_slope = 0.01
-#   dvar_dvar   6.84 ulp, worst at mean = 0.0585440546, var = 1, negative_slope = 0.01
-#   against exact values at 66025 points over all of float32; details in exact.json
+#   mean        6.49 ulp, worst at mean = -0.0193235967, var = 0.000153654924, negative_slope = 0.01
+#   var         7.11 ulp, worst at mean = -0.0796922073, var = 0.120300956, negative_slope = 0.01
+#   dmean_dmu   4.17 ulp, worst at mean = -5.30500053e-08, var = 3.14249885e-17, negative_slope = 0
+#   dmean_dvar  3.11 ulp, worst at mean = 50.6385727, var = 1171.11975, negative_slope = 0
+#   dvar_dmu    6.94 ulp, worst at mean = 3.1864604e+14, var = 5.11755816e+35, negative_slope = 0.01
+#   dvar_dvar   5.32 ulp, worst at mean = 1.34361386, var = 3454253, negative_slope = 0.3
+#   against exact values at 71497 points over all of float32; details in exact.json
 """leaky_relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -30,89 +30,87 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 * t13
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t28 = t17 * 0.25 + 1.0
-    t29 = 1.0 / t28  # u = 1/(1 + t/4)
-    t30 = t29 - 0.25
-    t33 = t30 * -0.013812895908158688 + 0.117708392008567
-    t35 = t30 * t33 + -0.44341275949169345
-    t37 = t30 * t35 + 0.9565840641090428
-    t39 = t30 * t37 + -1.2607176359363146
-    t41 = t30 * t39 + 0.9637350797487144
-    t43 = t30 * t41 + -0.2996404020545833
-    t45 = t30 * t43 + -0.07568519905802763
-    t47 = t30 * t45 + -0.005422298439851281
-    t49 = t30 * t47 + 0.09046357090781296
-    t51 = t30 * t49 + 0.033278462006265934
-    t53 = t30 * t51 + -0.0708293621196939
-    t55 = t30 * t53 + -0.05426759473536719
-    t57 = t30 * t55 + 0.04106031909295141
-    t59 = t30 * t57 + 0.07432415816459853
-    t61 = t30 * t59 + 0.0055540476400932175
-    t63 = t30 * t61 + -0.07625240647903238
-    t65 = t30 * t63 + -0.07593942539478153
-    t67 = t30 * t65 + 0.011283865112341534
-    t69 = t30 * t67 + 0.11633012554510842
-    t71 = t30 * t69 + 0.17160330216452158
-    t73 = t30 * t71 + 0.15958374408371764
-    t75 = t30 * t73 + 0.10685102400308405
-    t77 = t30 * t75 + 0.05081731929104635
-    t79 = t30 * t77 + 0.01419012412529281
-    t80 = t29 * t29
-    t81 = t29 * t80
-    t82 = t79 * t81  # J_2/sqrt(2 pi)
-    t83 = t17 * 2.0
-    t84 = -t83
-    t85 = t82 * t84 + 0.3989422804014327
-    t86 = 1.0 + t18
-    t87 = 1.0 / t86
-    t88 = t85 * t87  # J_1/sqrt(2 pi)
-    t89 = 2.0 * t82
-    t90 = t17 * t88 + t89  # Mills ratio/sqrt(2 pi)
-    t93 = -negative_slope
-    t94 = 1.0 - negative_slope
-    t95 = t88 * t94
-    t96 = t21 * t95
-    t97 = torch.where(t3, torch.full_like(mean, t93), 1.0)
-    t98 = t22 * t96
-    t99 = t4 * t97 + t98
-    t100 = -1.0 + negative_slope
-    t101 = t17 * t100
-    t102 = 2.0 * t101
-    t103 = t88 * t102
-    t104 = 1.0 + negative_slope
-    t105 = t100 * t104
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t21 = torch.where(t5, 0.0, t12)
+    t27 = t17 * 0.25 + 1.0
+    t28 = 1.0 / t27  # u = 1/(1 + t/4)
+    t29 = t28 - 0.25
+    t32 = t29 * -0.013812895908158688 + 0.117708392008567
+    t34 = t29 * t32 + -0.44341275949169345
+    t36 = t29 * t34 + 0.9565840641090428
+    t38 = t29 * t36 + -1.2607176359363146
+    t40 = t29 * t38 + 0.9637350797487144
+    t42 = t29 * t40 + -0.2996404020545833
+    t44 = t29 * t42 + -0.07568519905802763
+    t46 = t29 * t44 + -0.005422298439851281
+    t48 = t29 * t46 + 0.09046357090781296
+    t50 = t29 * t48 + 0.033278462006265934
+    t52 = t29 * t50 + -0.0708293621196939
+    t54 = t29 * t52 + -0.05426759473536719
+    t56 = t29 * t54 + 0.04106031909295141
+    t58 = t29 * t56 + 0.07432415816459853
+    t60 = t29 * t58 + 0.0055540476400932175
+    t62 = t29 * t60 + -0.07625240647903238
+    t64 = t29 * t62 + -0.07593942539478153
+    t66 = t29 * t64 + 0.011283865112341534
+    t68 = t29 * t66 + 0.11633012554510842
+    t70 = t29 * t68 + 0.17160330216452158
+    t72 = t29 * t70 + 0.15958374408371764
+    t74 = t29 * t72 + 0.10685102400308405
+    t76 = t29 * t74 + 0.05081731929104635
+    t78 = t29 * t76 + 0.01419012412529281
+    t79 = t28 * t28
+    t80 = t28 * t79
+    t81 = t78 * t80  # J_2/sqrt(2 pi)
+    t82 = t17 * 2.0
+    t83 = -t82
+    t84 = t81 * t83 + 0.3989422804014327
+    t85 = 1.0 + t18
+    t86 = 1.0 / t85
+    t87 = t84 * t86  # J_1/sqrt(2 pi)
+    t88 = 2.0 * t81
+    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
+    t92 = -negative_slope
+    t93 = 1.0 - negative_slope
+    t94 = t87 * t93
+    t95 = t20 * t94
+    t96 = torch.where(t3, torch.full_like(mean, t92), 1.0)
+    t97 = t21 * t95
+    t98 = t4 * t96 + t97
+    t99 = -1.0 + negative_slope
+    t100 = t99 * t99
+    t101 = t87 * t100
+    t102 = t87 * t101
+    t103 = -t102
+    t104 = t20 * t103
+    t105 = t17 * t99
     t106 = 2.0 * t105
-    t107 = t82 * t106 + t103
-    t109 = negative_slope * t100
-    t110 = -2.0 * t109
-    t111 = t90 * t110
-    t112 = t100 * t100
-    t113 = 2.0 * t112
-    t114 = t82 * t113 + t111
-    t115 = -t112
-    t116 = t88 * t115
-    t117 = t88 * t116
-    t118 = torch.where(t3, t114, t107)
-    t119 = t21 * t117 + t118
-    t120 = t21 * t119
-    t121 = negative_slope * negative_slope
-    t122 = torch.where(t3, torch.full_like(mean, t121), 1.0)
-    t123 = t120 + t122
-    t124 = var * t123
-    return t99, t124
+    t107 = t87 * t106 + t104
+    t108 = 1.0 + negative_slope
+    t109 = t99 * t108
+    t110 = 2.0 * t109
+    t111 = t81 * t110 + t107
+    t113 = negative_slope * t99
+    t114 = -2.0 * t113
+    t115 = t89 * t114 + t104
+    t116 = 2.0 * t100
+    t117 = t81 * t116 + t115
+    t118 = torch.where(t3, t117, t111)
+    t119 = t20 * t118
+    t120 = negative_slope * negative_slope
+    t121 = torch.where(t3, torch.full_like(mean, t120), 1.0)
+    t122 = var * t119
+    t123 = var * t121 + t122
+    return t98, t123
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
@@ -121,110 +119,107 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
     t13 = 1.0 / t12
-    t15 = t11 * t13
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
     t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t23 = torch.where(t5, 0.0, t13)
-    t28 = t17 * 0.25 + 1.0
-    t29 = 1.0 / t28  # u = 1/(1 + t/4)
-    t30 = t29 - 0.25
-    t33 = t30 * -0.013812895908158688 + 0.117708392008567
-    t35 = t30 * t33 + -0.44341275949169345
-    t37 = t30 * t35 + 0.9565840641090428
-    t39 = t30 * t37 + -1.2607176359363146
-    t41 = t30 * t39 + 0.9637350797487144
-    t43 = t30 * t41 + -0.2996404020545833
-    t45 = t30 * t43 + -0.07568519905802763
-    t47 = t30 * t45 + -0.005422298439851281
-    t49 = t30 * t47 + 0.09046357090781296
-    t51 = t30 * t49 + 0.033278462006265934
-    t53 = t30 * t51 + -0.0708293621196939
-    t55 = t30 * t53 + -0.05426759473536719
-    t57 = t30 * t55 + 0.04106031909295141
-    t59 = t30 * t57 + 0.07432415816459853
-    t61 = t30 * t59 + 0.0055540476400932175
-    t63 = t30 * t61 + -0.07625240647903238
-    t65 = t30 * t63 + -0.07593942539478153
-    t67 = t30 * t65 + 0.011283865112341534
-    t69 = t30 * t67 + 0.11633012554510842
-    t71 = t30 * t69 + 0.17160330216452158
-    t73 = t30 * t71 + 0.15958374408371764
-    t75 = t30 * t73 + 0.10685102400308405
-    t77 = t30 * t75 + 0.05081731929104635
-    t79 = t30 * t77 + 0.01419012412529281
-    t80 = t29 * t29
-    t81 = t29 * t80
-    t82 = t79 * t81  # J_2/sqrt(2 pi)
-    t83 = t17 * 2.0
-    t84 = -t83
-    t85 = t82 * t84 + 0.3989422804014327
-    t86 = 1.0 + t18
-    t87 = 1.0 / t86
-    t88 = t85 * t87  # J_1/sqrt(2 pi)
-    t89 = 2.0 * t82
-    t90 = t17 * t88 + t89  # Mills ratio/sqrt(2 pi)
-    t93 = -1.0 + negative_slope
-    t94 = t90 * t93
-    t96 = 1.0 - negative_slope
-    t97 = t90 * t96
-    t98 = torch.where(t3, t97, t94)
-    t99 = t21 * t98
-    t100 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
-    t101 = t99 + t100
-    t102 = -0.5 * t93
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t21 = torch.where(t5, 0.0, t12)
+    t22 = torch.where(t5, 0.0, t13)
+    t27 = t17 * 0.25 + 1.0
+    t28 = 1.0 / t27  # u = 1/(1 + t/4)
+    t29 = t28 - 0.25
+    t32 = t29 * -0.013812895908158688 + 0.117708392008567
+    t34 = t29 * t32 + -0.44341275949169345
+    t36 = t29 * t34 + 0.9565840641090428
+    t38 = t29 * t36 + -1.2607176359363146
+    t40 = t29 * t38 + 0.9637350797487144
+    t42 = t29 * t40 + -0.2996404020545833
+    t44 = t29 * t42 + -0.07568519905802763
+    t46 = t29 * t44 + -0.005422298439851281
+    t48 = t29 * t46 + 0.09046357090781296
+    t50 = t29 * t48 + 0.033278462006265934
+    t52 = t29 * t50 + -0.0708293621196939
+    t54 = t29 * t52 + -0.05426759473536719
+    t56 = t29 * t54 + 0.04106031909295141
+    t58 = t29 * t56 + 0.07432415816459853
+    t60 = t29 * t58 + 0.0055540476400932175
+    t62 = t29 * t60 + -0.07625240647903238
+    t64 = t29 * t62 + -0.07593942539478153
+    t66 = t29 * t64 + 0.011283865112341534
+    t68 = t29 * t66 + 0.11633012554510842
+    t70 = t29 * t68 + 0.17160330216452158
+    t72 = t29 * t70 + 0.15958374408371764
+    t74 = t29 * t72 + 0.10685102400308405
+    t76 = t29 * t74 + 0.05081731929104635
+    t78 = t29 * t76 + 0.01419012412529281
+    t79 = t28 * t28
+    t80 = t28 * t79
+    t81 = t78 * t80  # J_2/sqrt(2 pi)
+    t82 = t17 * 2.0
+    t83 = -t82
+    t84 = t81 * t83 + 0.3989422804014327
+    t85 = 1.0 + t18
+    t86 = 1.0 / t85
+    t87 = t84 * t86  # J_1/sqrt(2 pi)
+    t88 = 2.0 * t81
+    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
+    t92 = -1.0 + negative_slope
+    t93 = t89 * t92
+    t95 = 1.0 - negative_slope
+    t96 = t89 * t95
+    t97 = torch.where(t3, t96, t93)
+    t98 = t20 * t97
+    t99 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
+    t100 = t98 + t99
+    t102 = t92 * -0.5
     t103 = 0.3989422804014327 * t102
-    t104 = t21 * t103
-    t105 = t23 * t104
-    t107 = t17 * t93
-    t108 = -2.0 * t107
-    t109 = t90 * t108
-    t110 = negative_slope * t93
-    t111 = -2.0 * t110
-    t112 = t88 * t111 + t109
-    t113 = 0.3989422804014327 * t111
-    t114 = t93 * t93
-    t115 = 2.0 * t114
-    t116 = t88 * t115 + t113
-    t117 = t88 * t115
-    t118 = t90 * t117
-    t119 = -2.0 * t114
-    t120 = t88 * t119
-    t121 = t90 * t120
-    t122 = t21 * t118 + t112
-    t123 = t21 * t121 + t116
-    t124 = torch.where(t3, t123, t122)
-    t125 = t21 * t124
-    t126 = t22 * t125
-    t127 = 0.3989422804014327 * t107
-    t128 = 1.0 + negative_slope
-    t129 = t93 * t128
-    t130 = t90 * t129 + t127
-    t131 = t17 * t110
-    t132 = -t131
-    t133 = 0.3989422804014327 * t132
-    t134 = -t129
-    t135 = t90 * t134 + t133
-    t136 = -t114
-    t137 = t88 * t136
-    t138 = 0.3989422804014327 * t137
-    t139 = torch.where(t3, t135, t130)
-    t140 = t21 * t138 + t139
-    t141 = t21 * t140
-    t142 = negative_slope * negative_slope
-    t143 = torch.where(t3, torch.full_like(mean, t142), 1.0)
-    t144 = t141 + t143
-    grad_mean_in = grad_mean * t101 + grad_var * t126
-    grad_var_in = grad_mean * t105 + grad_var * t144
+    t104 = t20 * t103
+    t105 = t22 * t104
+    t106 = t92 * t92
+    t107 = 2.0 * t106
+    t108 = t87 * t107
+    t109 = t89 * t108
+    t110 = t20 * t109
+    t112 = t17 * t92
+    t113 = -2.0 * t112
+    t114 = t89 * t113 + t110
+    t115 = negative_slope * t92
+    t116 = -2.0 * t115
+    t117 = t87 * t116 + t114
+    t118 = -t109
+    t119 = t20 * t118
+    t120 = 0.3989422804014327 * t116 + t119
+    t121 = t87 * t107 + t120
+    t122 = torch.where(t3, t121, t117)
+    t123 = t20 * t122
+    t124 = t21 * t123
+    t125 = t87 * t106
+    t126 = 0.3989422804014327 * t125
+    t127 = -t126
+    t128 = t20 * t127
+    t129 = 0.3989422804014327 * t112 + t128
+    t130 = 1.0 + negative_slope
+    t131 = t92 * t130
+    t132 = t89 * t131 + t129
+    t133 = t17 * t115
+    t134 = -t133
+    t135 = 0.3989422804014327 * t134 + t128
+    t136 = -t131
+    t137 = t89 * t136 + t135
+    t138 = torch.where(t3, t137, t132)
+    t139 = t20 * t138
+    t140 = negative_slope * negative_slope
+    t141 = torch.where(t3, torch.full_like(mean, t140), 1.0)
+    t142 = t139 + t141
+    grad_mean_in = grad_mean * t100 + grad_var * t124
+    grad_var_in = grad_mean * t105 + grad_var * t142
     return grad_mean_in, grad_var_in
 
 

@@ -5,16 +5,16 @@
 #
 # rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_fitted_forward 318, leaky_relu_fitted_backward 253
+# operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
 #
 # Certificate:
-#   mean        6.31 ulp, worst at mean = -2.49120116, var = 2.55498266, negative_slope = 0.01
-#   var         4.1 ulp, worst at mean = -11.9632092, var = 48.3329201, negative_slope = 0.01
-#   dmean_dmu   7.29 ulp, worst at mean = -0.709794283, var = 1, negative_slope = 0.01
-#   dmean_dvar  3.1 ulp, worst at mean = 1972.35425, var = 5125832.5, negative_slope = 0
-#   dvar_dmu    6.31 ulp, worst at mean = -932792.062, var = 3.57020344e+10, negative_slope = 0
-#   dvar_dvar   5.88 ulp, worst at mean = -6.27269984e-16, var = 9.19621968e-32, negative_slope = 0
-#   against exact values at 66076 points over all of float32; details in fitted.json
+#   mean        7.3 ulp, worst at mean = -20299.7832, var = 168413344, negative_slope = 0.01
+#   var         4.42 ulp, worst at mean = -124.657013, var = 30205.8242, negative_slope = 0.01
+#   dmean_dmu   7.05 ulp, worst at mean = -0.716243982, var = 1, negative_slope = 0.01
+#   dmean_dvar  2.95 ulp, worst at mean = -1.31835423e-08, var = 4.08699962e-16, negative_slope = 0
+#   dvar_dmu    6.47 ulp, worst at mean = 5.6165953e+16, var = 2.1386355e+34, negative_slope = 0.3
+#   dvar_dvar   5.79 ulp, worst at mean = -0.139056623, var = 0.00179798994, negative_slope = 0
+#   against exact values at 71554 points over all of float32; details in fitted.json
 """leaky_relu, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -30,84 +30,88 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 * t13
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.00178662554568504 + 0.02117159576537682
-    t34 = t29 * t32 + -0.10021533980094116
-    t36 = t29 * t34 + 0.2589297270916301
-    t38 = t29 * t36 + -0.40044844024256365
-    t40 = t29 * t38 + 0.3616683504286207
-    t42 = t29 * t40 + -0.1474878108190633
-    t44 = t29 * t42 + -0.018805349062362336
-    t46 = t29 * t44 + 0.006198526432514587
-    t48 = t29 * t46 + 0.04148173543048556
-    t50 = t29 * t48 + 0.006483361388801243
-    t52 = t29 * t50 + -0.03919910470016646
-    t54 = t29 * t52 + -0.02190684227427529
-    t56 = t29 * t54 + 0.030319019697441302
-    t58 = t29 * t56 + 0.04260178588279402
-    t60 = t29 * t58 + -0.005642846634333059
-    t62 = t29 * t60 + -0.059732300331051376
-    t64 = t29 * t62 + -0.054227867201729105
-    t66 = t29 * t64 + 0.0231462112825091
-    t68 = t29 * t66 + 0.12798881248680846
-    t70 = t29 * t68 + 0.20214006694976794
-    t72 = t29 * t70 + 0.21490597714403314
-    t74 = t29 * t72 + 0.17340717729166644
-    t76 = t29 * t74 + 0.10661165522751245
-    t78 = t29 * t76 + 0.04343403959773218
-    t79 = t28 * t28
-    t80 = t78 * t79  # J_1/sqrt(2 pi)
-    t83 = -negative_slope
-    t84 = 1.0 - negative_slope
-    t85 = t80 * t84
-    t86 = t21 * t85
-    t87 = torch.where(t3, torch.full_like(mean, t83), 1.0)
-    t88 = t22 * t86
-    t89 = t4 * t87 + t88
-    t90 = negative_slope * negative_slope
-    t91 = var * t90
-    t93 = negative_slope * t83 + 1.0
-    t95 = 1.152921504606847e+18 < t15
-    t96 = torch.where(t95, 1.152921504606847e+18, t15)
-    t97 = -t96
-    t98 = torch.where(t3, t97, t96)  # mean/sigma
-    t100 = t98 * 2.661280002458725
-    t101 = t100 < 0.0
-    t102 = -t100
-    t103 = torch.where(t101, t102, t100)
-    t104 = -t103
-    t107 = t104 < -745.0
-    t108 = torch.where(t107, -745.0, t104)
-    t109 = torch.exp(t108)
-    t110 = torch.where(t107, 0.0, t109)
-    t111 = 1.0 + t110
-    t112 = 1.0 / t111
-    t113 = t110 * t112
-    t114 = torch.where(t101, t113, t112)
-    t115 = t93 * t114
-    t117 = var * t115 + t91
-    t118 = t117 < 0.0
-    t119 = torch.where(t118, 0.0, t117)
-    t120 = 0.0 <= var
-    t121 = torch.where(t120, 1.0, var)
-    t122 = torch.sqrt(t121)
-    t123 = torch.where(t120, t119, t122)
-    return t89, t123
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t21 = torch.where(t5, 0.0, t12)
+    t26 = t17 * 0.25 + 1.0
+    t27 = 1.0 / t26  # u = 1/(1 + t/4)
+    t28 = t27 - 0.25
+    t31 = t28 * -0.00178662554568504 + 0.02117159576537682
+    t33 = t28 * t31 + -0.10021533980094116
+    t35 = t28 * t33 + 0.2589297270916301
+    t37 = t28 * t35 + -0.40044844024256365
+    t39 = t28 * t37 + 0.3616683504286207
+    t41 = t28 * t39 + -0.1474878108190633
+    t43 = t28 * t41 + -0.018805349062362336
+    t45 = t28 * t43 + 0.006198526432514587
+    t47 = t28 * t45 + 0.04148173543048556
+    t49 = t28 * t47 + 0.006483361388801243
+    t51 = t28 * t49 + -0.03919910470016646
+    t53 = t28 * t51 + -0.02190684227427529
+    t55 = t28 * t53 + 0.030319019697441302
+    t57 = t28 * t55 + 0.04260178588279402
+    t59 = t28 * t57 + -0.005642846634333059
+    t61 = t28 * t59 + -0.059732300331051376
+    t63 = t28 * t61 + -0.054227867201729105
+    t65 = t28 * t63 + 0.0231462112825091
+    t67 = t28 * t65 + 0.12798881248680846
+    t69 = t28 * t67 + 0.20214006694976794
+    t71 = t28 * t69 + 0.21490597714403314
+    t73 = t28 * t71 + 0.17340717729166644
+    t75 = t28 * t73 + 0.10661165522751245
+    t77 = t28 * t75 + 0.04343403959773218
+    t78 = t27 * t27
+    t79 = t77 * t78  # J_1/sqrt(2 pi)
+    t82 = -negative_slope
+    t83 = 1.0 - negative_slope
+    t84 = t79 * t83
+    t85 = t20 * t84
+    t86 = torch.where(t3, torch.full_like(mean, t82), 1.0)
+    t87 = t21 * t85
+    t88 = t4 * t86 + t87
+    t89 = torch.where(t5, 1.0, var)
+    t90 = torch.sqrt(t89)  # standard deviation, scaled
+    t92 = negative_slope * negative_slope
+    t93 = var * t92
+    t94 = 1.0 / t90
+    t97 = negative_slope * t82 + 1.0
+    t98 = 0.0 < t4
+    t99 = t5 & t98
+    t101 = torch.where(t99, 1.2676506002282294e+30, t4)
+    t102 = t94 * t101
+    t104 = 1.152921504606847e+18 < t102
+    t105 = torch.where(t104, 1.152921504606847e+18, t102)
+    t106 = -t105
+    t107 = torch.where(t3, t106, t105)  # mean/sigma
+    t109 = t107 * 2.661280002458725
+    t110 = t109 < 0.0
+    t111 = -t109
+    t112 = torch.where(t110, t111, t109)
+    t113 = -t112
+    t116 = t113 < -745.0
+    t117 = torch.where(t116, -745.0, t113)
+    t118 = torch.exp(t117)
+    t119 = torch.where(t116, 0.0, t118)
+    t120 = 1.0 + t119
+    t121 = 1.0 / t120
+    t122 = t119 * t121
+    t123 = torch.where(t110, t122, t121)
+    t124 = t97 * t123
+    t126 = var * t124 + t93
+    t127 = t126 < 0.0
+    t128 = torch.where(t127, 0.0, t126)
+    t129 = 0.0 <= var
+    t130 = torch.where(t129, 1.0, var)
+    t131 = torch.sqrt(t130)
+    t132 = torch.where(t129, t128, t131)
+    return t88, t132
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
@@ -116,95 +120,100 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
     t13 = 1.0 / t12
-    t15 = t11 * t13
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t23 = torch.where(t5, 0.0, t13)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.0012385699821505691 + 0.006972164790556437
-    t34 = t29 * t32 + -0.014898060057651255
-    t36 = t29 * t34 + 0.010692063967145277
-    t38 = t29 * t36 + 0.011568654513944456
-    t40 = t29 * t38 + -0.02698213847767353
-    t42 = t29 * t40 + 0.012460605794584882
-    t44 = t29 * t42 + 0.007841708451837596
-    t46 = t29 * t44 + -0.0008923400002233938
-    t48 = t29 * t46 + -0.010825374424818623
-    t50 = t29 * t48 + -0.004026750286908304
-    t52 = t29 * t50 + 0.011103400678496297
-    t54 = t29 * t52 + 0.012716864314498469
-    t56 = t29 * t54 + -0.005436157246779899
-    t58 = t29 * t56 + -0.025188700351677945
-    t60 = t29 * t58 + -0.020816759282927394
-    t62 = t29 * t60 + 0.018430597165564475
-    t64 = t29 * t62 + 0.08071822567740511
-    t66 = t29 * t64 + 0.14153249713258145
-    t68 = t29 * t66 + 0.17952285286114344
-    t70 = t29 * t68 + 0.18632885650696823
-    t72 = t29 * t70 + 0.16664109632828214
-    t74 = t29 * t72 + 0.13207588430885814
-    t75 = t28 * t74  # J_0/sqrt(2 pi)
-    t78 = -1.0 + negative_slope
-    t79 = t75 * t78
-    t80 = -negative_slope
-    t81 = 1.0 - negative_slope
-    t82 = t75 * t81
-    t83 = torch.where(t3, t82, t79)
-    t84 = t21 * t83
-    t85 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
-    t86 = t84 + t85
-    t87 = -0.5 * t78
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t22 = torch.where(t5, 0.0, t13)
+    t26 = t17 * 0.25 + 1.0
+    t27 = 1.0 / t26  # u = 1/(1 + t/4)
+    t28 = t27 - 0.25
+    t31 = t28 * -0.0012385699821505691 + 0.006972164790556437
+    t33 = t28 * t31 + -0.014898060057651255
+    t35 = t28 * t33 + 0.010692063967145277
+    t37 = t28 * t35 + 0.011568654513944456
+    t39 = t28 * t37 + -0.02698213847767353
+    t41 = t28 * t39 + 0.012460605794584882
+    t43 = t28 * t41 + 0.007841708451837596
+    t45 = t28 * t43 + -0.0008923400002233938
+    t47 = t28 * t45 + -0.010825374424818623
+    t49 = t28 * t47 + -0.004026750286908304
+    t51 = t28 * t49 + 0.011103400678496297
+    t53 = t28 * t51 + 0.012716864314498469
+    t55 = t28 * t53 + -0.005436157246779899
+    t57 = t28 * t55 + -0.025188700351677945
+    t59 = t28 * t57 + -0.020816759282927394
+    t61 = t28 * t59 + 0.018430597165564475
+    t63 = t28 * t61 + 0.08071822567740511
+    t65 = t28 * t63 + 0.14153249713258145
+    t67 = t28 * t65 + 0.17952285286114344
+    t69 = t28 * t67 + 0.18632885650696823
+    t71 = t28 * t69 + 0.16664109632828214
+    t73 = t28 * t71 + 0.13207588430885814
+    t74 = t27 * t73  # J_0/sqrt(2 pi)
+    t77 = -1.0 + negative_slope
+    t78 = t74 * t77
+    t79 = -negative_slope
+    t80 = 1.0 - negative_slope
+    t81 = t74 * t80
+    t82 = torch.where(t3, t81, t78)
+    t83 = t20 * t82
+    t84 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
+    t85 = t83 + t84
+    t87 = t77 * -0.5
     t88 = 0.3989422804014327 * t87
-    t89 = t21 * t88
-    t90 = t23 * t89
-    t92 = negative_slope * t80 + 1.0
-    t94 = t92 * 2.661280002458725
-    t96 = 1.152921504606847e+18 < t15
-    t97 = torch.where(t96, 1.152921504606847e+18, t15)
-    t98 = -t97
-    t99 = torch.where(t3, t98, t97)  # mean/sigma
-    t100 = 2.661280002458725 * t99
-    t101 = t100 < 0.0
-    t102 = -t100
-    t103 = torch.where(t101, t102, t100)
-    t104 = -t103
-    t107 = t104 < -745.0
-    t108 = torch.where(t107, -745.0, t104)
-    t109 = torch.exp(t108)
-    t110 = torch.where(t107, 0.0, t109)
-    t111 = 1.0 + t110
-    t112 = 1.0 / t111
-    t113 = t110 * t112
-    t114 = torch.where(t101, t112, t113)
-    t115 = torch.where(t101, t113, t112)
-    t116 = t94 * t114
-    t117 = t115 * t116
-    t118 = t22 * t117
-    t119 = 0.0 <= var
-    t120 = torch.where(t119, 1.0, var)
-    t121 = torch.sqrt(t120)
-    t122 = torch.where(t119, t118, t121)
-    t123 = negative_slope * negative_slope
-    t125 = t92 * t115 + t123
-    t127 = t92 * -1.3306400012293624
-    t128 = t99 * t127
-    t129 = t114 * t128
-    t131 = t115 * t129 + t125
-    t132 = torch.where(t119, t131, t121)
-    grad_mean_in = grad_mean * t86 + grad_var * t122
-    grad_var_in = grad_mean * t90 + grad_var * t132
+    t89 = t20 * t88
+    t90 = t22 * t89
+    t91 = torch.where(t5, 1.0, var)
+    t92 = torch.sqrt(t91)  # standard deviation, scaled
+    t93 = 1.0 / t92
+    t96 = negative_slope * t79 + 1.0
+    t97 = torch.where(t5, 0.0, t92)
+    t99 = t96 * 2.661280002458725
+    t100 = 0.0 < t4
+    t101 = t5 & t100
+    t103 = torch.where(t101, 1.2676506002282294e+30, t4)
+    t104 = t93 * t103
+    t106 = 1.152921504606847e+18 < t104
+    t107 = torch.where(t106, 1.152921504606847e+18, t104)
+    t108 = -t107
+    t109 = torch.where(t3, t108, t107)  # mean/sigma
+    t110 = 2.661280002458725 * t109
+    t111 = t110 < 0.0
+    t112 = -t110
+    t113 = torch.where(t111, t112, t110)
+    t114 = -t113
+    t117 = t114 < -745.0
+    t118 = torch.where(t117, -745.0, t114)
+    t119 = torch.exp(t118)
+    t120 = torch.where(t117, 0.0, t119)
+    t121 = 1.0 + t120
+    t122 = 1.0 / t121
+    t123 = t120 * t122
+    t124 = torch.where(t111, t122, t123)
+    t125 = torch.where(t111, t123, t122)
+    t126 = t99 * t124
+    t127 = t125 * t126
+    t128 = t97 * t127
+    t129 = 0.0 <= var
+    t130 = torch.where(t129, 1.0, var)
+    t131 = torch.sqrt(t130)
+    t132 = torch.where(t129, t128, t131)
+    t133 = negative_slope * negative_slope
+    t135 = t96 * t125 + t133
+    t137 = t96 * -1.3306400012293624
+    t138 = t109 * t137
+    t139 = t124 * t138
+    t141 = t125 * t139 + t135
+    t142 = torch.where(t129, t141, t131)
+    grad_mean_in = grad_mean * t85 + grad_var * t132
+    grad_var_in = grad_mean * t90 + grad_var * t142
     return grad_mean_in, grad_var_in
 
 

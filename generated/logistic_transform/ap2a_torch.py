@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2a_forward 162, logistic_transform_ap2a_backward 224
+# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 238
 #
 # Certificate:
-#   mean        2.67 ulp of the terms, worst at mean = -0.000435713038, var = 1.55647729e-06
-#   var         5.09 ulp of the terms, worst at mean = 23.4249191, var = 240.298843
-#   dmean_dmu   2.91 ulp of the terms, worst at mean = -35447.3984, var = 181311040
-#   dmean_dvar  3.46 ulp of the terms, worst at mean = 13.7898874, var = 115.170105
-#   dvar_dmu    6.73 ulp of the terms, worst at mean = 11.1854954, var = 4.254601
-#   dvar_dvar   6.03 ulp of the terms, worst at mean = -133.33371, var = 1924.38879
-#   against exact values at 15278 points over all of float32; details in ap2a.json
+#   mean        2.69 ulp of the terms, worst at mean = -0.000413222937, var = 2.10746998e-06
+#   var         5.68 ulp of the terms, worst at mean = 2620.4624, var = 2000064.12
+#   dmean_dmu   2.27 ulp of the terms, worst at mean = -8.12639904, var = 71.9881744
+#   dmean_dvar  3.52 ulp of the terms, worst at mean = -19.9288826, var = 3978.09814
+#   dvar_dmu    6.51 ulp of the terms, worst at mean = -5.10078287, var = 5.35852905e-06
+#   dvar_dvar   6.85 ulp of the terms, worst at mean = -2.74029088, var = 4.72895554e-05
+#   against exact values at 16963 points over all of float32; details in ap2a.json
 """logistic_transform, variant ap2a: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

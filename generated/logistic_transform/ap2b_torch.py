@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2b_forward 105, logistic_transform_ap2b_backward 191
+# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 209
 #
 # Certificate:
-#   mean        1.42 ulp of the terms, worst at mean = -138037.156, var = 2.66413619e+09
-#   var         6.77 ulp of the terms, worst at mean = -51.5384064, var = 104.444107
-#   dmean_dmu   2.74 ulp of the terms, worst at mean = -8.11756802, var = 2.75663543
-#   dmean_dvar  1.61 ulp of the terms, worst at mean = 81222.8438, var = 1.50982746e+09
-#   dvar_dmu    6.12 ulp of the terms, worst at mean = -11.061903, var = 1.19136392e-20
-#   dvar_dvar   5.68 ulp of the terms, worst at mean = -3.43017006, var = 0.0304601025
-#   against exact values at 15225 points over all of float32; details in ap2b.json
+#   mean        1.49 ulp of the terms, worst at mean = -2.08037169e+17, var = 2.05809775e+33
+#   var         5.37 ulp of the terms, worst at mean = 66.1798019, var = 46.818203
+#   dmean_dmu   3.27 ulp of the terms, worst at mean = -15219261, var = 3.9835958e+12
+#   dmean_dvar  3.25 ulp of the terms, worst at mean = -15219399, var = 3.98357588e+12
+#   dvar_dmu    6.74 ulp of the terms, worst at mean = 11.5392323, var = 0.538654447
+#   dvar_dvar   7.38 ulp of the terms, worst at mean = 10.7867489, var = 0.00453299657
+#   against exact values at 16839 points over all of float32; details in ap2b.json
 """logistic_transform, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_exact_forward 438, logistic_transform_exact_backward 616
+# operations   logistic_transform_exact_forward 430, logistic_transform_exact_backward 608
 #
 # Certificate:
-#   mean        0.754 tolerance, worst at mean = 267217.469, var = 1.090179e+15
-#   var         0.425 tolerance, worst at mean = -2.61440611, var = 0.993084192
-#   dmean_dmu   0.0411 tolerance, worst at mean = 0.189840809, var = 0.00616279803
-#   dmean_dvar  0.132 tolerance, worst at mean = 2.9420073, var = 1.03934157
-#   dvar_dmu    0.279 tolerance, worst at mean = 2.20605254, var = 1.03926992
-#   dvar_dvar   0.42 tolerance, worst at mean = 2.00000477, var = 1.05817175
-#   against exact values at 15135 points over all of float32; details in exact.json
+#   mean        0.831 tolerance, worst at mean = 2597.47046, var = 3.82782145e+11
+#   var         0.461 tolerance, worst at mean = 3.92225337, var = 0.638335347
+#   dmean_dmu   0.0437 tolerance, worst at mean = -0.0685784966, var = 0.000368468434
+#   dmean_dvar  0.134 tolerance, worst at mean = -2.8891151, var = 1.03264403
+#   dvar_dmu    0.256 tolerance, worst at mean = -2.9424324, var = 1.03038919
+#   dvar_dvar   0.42 tolerance, worst at mean = 2.63825607, var = 1.05999637
+#   against exact values at 16829 points over all of float32; details in exact.json
 """logistic_transform, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_large_variance_forward 206, logistic_transform_large_variance_backward 240
+# operations   logistic_transform_large_variance_forward 256, logistic_transform_large_variance_backward 290
 #
 # Certificate:
-#   mean        6.4 ulp of the terms, worst at mean = -0.0112975864, var = 3.74176381e-07
-#   var         7.64 ulp of the terms, worst at mean = -0.0197186787, var = 0.000184825258
-#   dmean_dmu   3.34 ulp of the terms, worst at mean = -4446.87109, var = 1502844.12
-#   dmean_dvar  5.21 ulp of the terms, worst at mean = 542.067932, var = 2763.14966
-#   dvar_dmu    3.86 ulp of the terms, worst at mean = 0.00281390944, var = 8.67286617e-16
-#   dvar_dvar   6.27 ulp of the terms, worst at mean = -403432.344, var = 4.13651558e+09
-#   against exact values at 15237 points over all of float32; details in large_variance.json
+#   mean        4.79 ulp of the terms, worst at mean = -1832.54602, var = 6515763
+#   var         6.25 ulp of the terms, worst at mean = -0.0175519716, var = 7.25543578e-05
+#   dmean_dmu   3.03 ulp of the terms, worst at mean = -242.914337, var = 15726.5615
+#   dmean_dvar  5.3 ulp of the terms, worst at mean = 1.22476244, var = 0.130100831
+#   dvar_dmu    4.12 ulp of the terms, worst at mean = -0.136566728, var = 6.60725641
+#   dvar_dvar   6.01 ulp of the terms, worst at mean = -7.4331103e-05, var = 3630723.5
+#   against exact values at 17018 points over all of float32; details in large_variance.json
 """logistic_transform, variant large_variance: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

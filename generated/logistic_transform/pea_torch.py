@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_pea_forward 378, logistic_transform_pea_backward 424
+# operations   logistic_transform_pea_forward 406, logistic_transform_pea_backward 478
 #
 # Certificate:
-#   mean        4.48 ulp of the terms, worst at mean = -9.76220703, var = 14.0382566
-#   var         5.99 ulp of the terms, worst at mean = -4.16666746, var = 0.516223133
-#   dmean_dmu   3.61 ulp of the terms, worst at mean = 423.129456, var = 2.77050086e+09
-#   dmean_dvar  3.2 ulp of the terms, worst at mean = 6.62453842, var = 10.6942997
-#   dvar_dmu    7.65 ulp of the terms, worst at mean = -24962.6738, var = 93771904
-#   dvar_dvar   5.96 ulp of the terms, worst at mean = -32.4138641, var = 27.2453117
-#   against exact values at 15279 points over all of float32; details in pea.json
+#   mean        3.92 ulp of the terms, worst at mean = 1.36962877e-08, var = 6.9546013e-06
+#   var         7.19 ulp of the terms, worst at mean = -20.5305386, var = 32.8109932
+#   dmean_dmu   4.65 ulp of the terms, worst at mean = -4951.96631, var = 4.56102134e+10
+#   dmean_dvar  3.97 ulp of the terms, worst at mean = -0.991084814, var = 1.40128744
+#   dvar_dmu    5.95 ulp of the terms, worst at mean = 5061.10254, var = 2638322.25
+#   dvar_dvar   6.25 ulp of the terms, worst at mean = 56.4980583, var = 50.6292458
+#   against exact values at 17014 points over all of float32; details in pea.json
 """logistic_transform, variant pea: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_practical_forward 105, logistic_transform_practical_backward 191
+# operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 209
 #
 # Certificate:
-#   mean        1.42 ulp of the terms, worst at mean = -138037.156, var = 2.66413619e+09
-#   var         6.77 ulp of the terms, worst at mean = -51.5384064, var = 104.444107
-#   dmean_dmu   2.74 ulp of the terms, worst at mean = -8.11756802, var = 2.75663543
-#   dmean_dvar  1.61 ulp of the terms, worst at mean = 81222.8438, var = 1.50982746e+09
-#   dvar_dmu    6.12 ulp of the terms, worst at mean = -11.061903, var = 1.19136392e-20
-#   dvar_dvar   5.68 ulp of the terms, worst at mean = -3.43017006, var = 0.0304601025
-#   against exact values at 15225 points over all of float32; details in practical.json
+#   mean        1.49 ulp of the terms, worst at mean = -2.08037169e+17, var = 2.05809775e+33
+#   var         5.37 ulp of the terms, worst at mean = 66.1798019, var = 46.818203
+#   dmean_dmu   3.27 ulp of the terms, worst at mean = -15219261, var = 3.9835958e+12
+#   dmean_dvar  3.25 ulp of the terms, worst at mean = -15219399, var = 3.98357588e+12
+#   dvar_dmu    6.74 ulp of the terms, worst at mean = 11.5392323, var = 0.538654447
+#   dvar_dvar   7.38 ulp of the terms, worst at mean = 10.7867489, var = 0.00453299657
+#   against exact values at 16839 points over all of float32; details in practical.json
 
 import triton
 import triton.language as tl
@@ -39,9 +39,9 @@ def logistic_transform_practical_forward(mean, var):
     t6 = t4 + t5
     t7 = t0 * -1.0
     t8 = tl.fma(var, c0, t7)
+    t9 = t6 + t8
     c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t9 = tl.fma(var, c1, t8)
-    t10 = t9 + t6
+    t10 = tl.fma(var, c1, t9)
     t11 = tl.sqrt_rn(t1)
     t12 = t11 * -1.0
     t13 = tl.fma(t11, t12, t1)
@@ -63,9 +63,9 @@ def logistic_transform_practical_forward(mean, var):
     t29 = t28 * -1.0
     t30 = tl.abs(t22)
     t31 = t30 * -1.0
-    t32 = t31 < -174.0
+    t32 = t31 < -176.5
     t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -174.0, t31)
+    t34 = tl.where(t32, -176.5, t31)
     c2 = tl.full((), 1.4426950216293335, tl.float32)
     c3 = tl.full((), 12582912.0, tl.float32)
     t35 = tl.fma(t34, c2, c3)
@@ -89,63 +89,91 @@ def logistic_transform_practical_forward(mean, var):
     t46 = 1.0 + t45
     t47 = tl.where(t32, 0.0, t46)
     t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 - 0x4b400000
-    t50 = t49 >> 1
-    t51 = t50 + 127
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = t47 * t53
-    t55 = t49 + 1
-    t56 = t55 >> 1
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t59 * t54
-    t61 = 1.0 + t60
-    t62 = t61 - 1.0
-    t63 = t60 - t62
-    t64 = tl.div_rn(1.0, t61)
-    t65 = t64 * -1.0
-    t66 = tl.fma(t61, t65, 1.0)
-    t67 = tl.fma(t63, t65, t66)
-    t68 = t64 * t67
-    t69 = t47 * t64
-    t70 = t69 * -1.0
-    t71 = tl.fma(t47, t64, t70)
-    t72 = tl.fma(t47, t68, t71)
-    t73 = t69 + t72
-    t74 = t64 + t68
-    t75 = tl.where(t27, t73, t74)
-    t76 = tl.where(t27, t53, 1.0)
-    t77 = t75 * t76
-    t78 = tl.where(t27, t59, 1.0)
-    t79 = t78 * t77
-    t80 = 0.0 <= var
-    t81 = tl.where(t80, 1.0, var)
-    t82 = tl.sqrt_rn(t81)
-    t83 = tl.where(t80, t79, t82)
-    t84 = tl.where(t27, t68, t72)
-    t85 = tl.where(t27, 1.0, t53)
+    t49 = t48 >> 2
+    t50 = t49 + 127
+    t51 = t50 << 23
+    t52 = t51.to(tl.float32, bitcast=True)
+    t53 = t47 * t52
+    t54 = t48 + 1
+    t55 = t54 >> 2
+    t56 = 127 + t55
+    t57 = t56 << 23
+    t58 = t57.to(tl.float32, bitcast=True)
+    t59 = t58 * t53
+    t60 = t48 + 2
+    t61 = t60 >> 2
+    t62 = 127 + t61
+    t63 = t62 << 23
+    t64 = t63.to(tl.float32, bitcast=True)
+    t65 = t64 * t59
+    t66 = t48 + 3
+    t67 = t66 >> 2
+    t68 = 127 + t67
+    t69 = t68 << 23
+    t70 = t69.to(tl.float32, bitcast=True)
+    t71 = t70 * t65
+    t72 = 1.0 + t71
+    t73 = t72 - 1.0
+    t74 = t71 - t73
+    t75 = tl.div_rn(1.0, t72)
+    t76 = t75 * -1.0
+    t77 = tl.fma(t72, t76, 1.0)
+    t78 = tl.fma(t74, t76, t77)
+    t79 = t75 * t78
+    t80 = t47 * t75
+    t81 = t80 * -1.0
+    t82 = tl.fma(t47, t75, t81)
+    t83 = tl.fma(t47, t79, t82)
+    t84 = tl.where(t27, t83, t79)
+    t85 = tl.where(t27, t52, 1.0)
     t86 = t84 * t85
-    t87 = tl.where(t27, 1.0, t59)
+    t87 = tl.where(t27, t58, 1.0)
     t88 = t87 * t86
-    t89 = tl.where(t27, t64, t69)
-    t90 = t89 * t85
-    t91 = t87 * t90
-    t92 = t91 * t91
-    t93 = t92 * -1.0
-    t94 = tl.fma(t91, t91, t93)
-    t95 = tl.fma(t91, t88, t94)
-    t96 = tl.fma(t91, t88, t95)
-    t97 = t92 + t96
-    t98 = t79 * t97
-    t99 = t79 * t98
-    t100 = tl.fma(var, 0.25, 1.0)
-    t101 = tl.div_rn(1.0, t100)
-    t102 = var * t101
-    t103 = t102 * t99
-    t104 = tl.where(t80, t103, t82)
-    return (t83, t104)
+    t89 = tl.where(t27, t64, 1.0)
+    t90 = t89 * t88
+    t91 = tl.where(t27, t70, 1.0)
+    t92 = t91 * t90
+    t93 = tl.where(t27, t80, t75)
+    t94 = t93 * t85
+    t95 = t87 * t94
+    t96 = t89 * t95
+    t97 = t91 * t96
+    t98 = t97 + t92
+    t99 = 0.0 <= var
+    t100 = tl.where(t99, 1.0, var)
+    t101 = tl.sqrt_rn(t100)
+    t102 = tl.where(t99, t98, t101)
+    t103 = t80 + t83
+    t104 = t75 + t79
+    t105 = tl.where(t27, t104, t103)
+    t106 = tl.where(t27, 1.0, t52)
+    t107 = t105 * t106
+    t108 = tl.where(t27, 1.0, t58)
+    t109 = t108 * t107
+    t110 = tl.where(t27, 1.0, t64)
+    t111 = t110 * t109
+    t112 = tl.where(t27, 1.0, t70)
+    t113 = t112 * t111
+    t114 = t113 * t113
+    t115 = t114 * -1.0
+    t116 = tl.fma(t113, t113, t115)
+    t117 = t97 * t114
+    t118 = t117 * -1.0
+    t119 = tl.fma(t97, t114, t118)
+    t120 = tl.fma(t92, t114, t119)
+    t121 = tl.fma(t97, t116, t120)
+    t122 = t97 * t117
+    t123 = t122 * -1.0
+    t124 = tl.fma(t97, t117, t123)
+    t125 = tl.fma(t92, t117, t124)
+    t126 = tl.fma(t97, t121, t125)
+    t127 = t122 + t126
+    t128 = tl.fma(var, 0.25, 1.0)
+    t129 = tl.div_rn(1.0, t128)
+    t130 = var * t129
+    t131 = t130 * t127
+    t132 = tl.where(t99, t131, t101)
+    return (t102, t132)
 
 
 @triton.jit
@@ -171,9 +199,9 @@ def logistic_transform_practical_backward(mean, var, grad_mean, grad_var):
     t6 = t4 + t5
     t7 = t0 * -1.0
     t8 = tl.fma(var, c0, t7)
+    t9 = t6 + t8
     c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t9 = tl.fma(var, c1, t8)
-    t10 = t9 + t6
+    t10 = tl.fma(var, c1, t9)
     t11 = tl.sqrt_rn(t1)
     t12 = t11 * -1.0
     t13 = tl.fma(t11, t12, t1)
@@ -195,9 +223,9 @@ def logistic_transform_practical_backward(mean, var, grad_mean, grad_var):
     t29 = t28 * -1.0
     t30 = tl.abs(t22)
     t31 = t30 * -1.0
-    t32 = t31 < -174.0
+    t32 = t31 < -176.5
     t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -174.0, t31)
+    t34 = tl.where(t32, -176.5, t31)
     c2 = tl.full((), 1.4426950216293335, tl.float32)
     c3 = tl.full((), 12582912.0, tl.float32)
     t35 = tl.fma(t34, c2, c3)
@@ -221,151 +249,169 @@ def logistic_transform_practical_backward(mean, var, grad_mean, grad_var):
     t46 = 1.0 + t45
     t47 = tl.where(t32, 0.0, t46)
     t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 - 0x4b400000
-    t50 = t49 >> 1
-    t51 = t50 + 127
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = t47 * t53
-    t55 = t49 + 1
-    t56 = t55 >> 1
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t59 * t54
-    t61 = 1.0 + t60
-    t62 = t61 - 1.0
-    t63 = t60 - t62
-    t64 = tl.div_rn(1.0, t61)
-    t65 = t64 * -1.0
-    t66 = tl.fma(t61, t65, 1.0)
-    t67 = tl.fma(t63, t65, t66)
-    t68 = t64 * t67
-    t69 = t47 * t64
-    t70 = t69 * -1.0
-    t71 = tl.fma(t47, t64, t70)
-    t72 = tl.fma(t47, t68, t71)
-    t73 = tl.where(t27, t72, t68)
-    t74 = tl.where(t27, t69, t64)
-    t75 = t74 + t73
-    t76 = tl.where(t27, t68, t72)
-    t77 = tl.where(t27, t64, t69)
-    t78 = t15 * t77
-    t79 = t78 * -1.0
-    t80 = tl.fma(t15, t77, t79)
-    t81 = tl.fma(t21, t77, t80)
-    t82 = tl.fma(t15, t76, t81)
-    t83 = t78 + t82
-    t84 = t75 * t83
-    t85 = tl.where(t27, 1.0, t53)
-    t86 = tl.where(t27, t53, 1.0)
-    t87 = t85 * t86
-    t88 = t87 * t84
-    t89 = tl.where(t27, 1.0, t59)
-    t90 = tl.where(t27, t59, 1.0)
-    t91 = t89 * t90
-    t92 = t91 * t88
-    t93 = t74 * t86
-    t94 = t90 * t93
-    t95 = t77 * t85
-    t96 = t89 * t95
-    t97 = t96 * -2.0
-    t98 = t94 * t97
-    t99 = t92 * t98
-    t100 = t99 * -1.0
-    t101 = tl.fma(t92, t98, t100)
-    t102 = t73 * t86
-    t103 = t90 * t102
-    t104 = t98 * -1.0
-    t105 = tl.fma(t94, t97, t104)
-    t106 = tl.fma(t103, t97, t105)
-    t107 = t76 * t85
-    t108 = t89 * t107
-    t109 = t108 * -2.0
-    t110 = tl.fma(t94, t109, t106)
-    t111 = tl.fma(t92, t110, t101)
-    t112 = t99 + t111
-    t113 = t96 + t108
-    t114 = t113 * -1.0
-    t115 = t93 + t102
-    t116 = tl.fma(t90, t115, t114)
-    t117 = t116 * t112
-    t118 = tl.fma(var, 0.25, 1.0)
-    t119 = tl.div_rn(1.0, t118)
-    t120 = t119 * -1.0
-    t121 = tl.fma(t118, t120, 1.0)
-    t122 = t119 * t121
-    t123 = t119 + t122
-    t124 = var * t123
-    t125 = t124 * t117
-    t126 = 0.0 <= var
-    t127 = tl.where(t126, 1.0, var)
-    t128 = tl.sqrt_rn(t127)
-    t129 = tl.where(t126, t125, t128)
-    t130 = tl.where(t126, t92, t128)
-    t131 = t130 * grad_mean
-    t132 = tl.fma(t129, grad_var, t131)
+    t49 = t48 >> 2
+    t50 = t49 + 127
+    t51 = t50 << 23
+    t52 = t51.to(tl.float32, bitcast=True)
+    t53 = t47 * t52
+    t54 = t48 + 1
+    t55 = t54 >> 2
+    t56 = 127 + t55
+    t57 = t56 << 23
+    t58 = t57.to(tl.float32, bitcast=True)
+    t59 = t58 * t53
+    t60 = t48 + 2
+    t61 = t60 >> 2
+    t62 = 127 + t61
+    t63 = t62 << 23
+    t64 = t63.to(tl.float32, bitcast=True)
+    t65 = t64 * t59
+    t66 = t48 + 3
+    t67 = t66 >> 2
+    t68 = 127 + t67
+    t69 = t68 << 23
+    t70 = t69.to(tl.float32, bitcast=True)
+    t71 = t70 * t65
+    t72 = 1.0 + t71
+    t73 = t72 - 1.0
+    t74 = t71 - t73
+    t75 = tl.div_rn(1.0, t72)
+    t76 = t75 * -1.0
+    t77 = tl.fma(t72, t76, 1.0)
+    t78 = tl.fma(t74, t76, t77)
+    t79 = t75 * t78
+    t80 = t47 * t75
+    t81 = t80 * -1.0
+    t82 = tl.fma(t47, t75, t81)
+    t83 = tl.fma(t47, t79, t82)
+    t84 = t80 + t83
+    t85 = t75 + t79
+    t86 = tl.where(t27, t85, t84)
+    t87 = tl.where(t27, 1.0, t52)
+    t88 = t86 * t87
+    t89 = tl.where(t27, 1.0, t58)
+    t90 = t89 * t88
+    t91 = tl.where(t27, 1.0, t64)
+    t92 = t91 * t90
+    t93 = tl.where(t27, 1.0, t70)
+    t94 = t93 * t92
+    t95 = t94 * -2.0
+    t96 = tl.where(t27, t80, t75)
+    t97 = tl.where(t27, t52, 1.0)
+    t98 = t96 * t97
+    t99 = tl.where(t27, t58, 1.0)
+    t100 = t99 * t98
+    t101 = tl.where(t27, t64, 1.0)
+    t102 = t101 * t100
+    t103 = tl.where(t27, t70, 1.0)
+    t104 = t103 * t102
+    t105 = t104 * t95
+    t106 = t105 * -1.0
+    t107 = tl.fma(t104, t95, t106)
+    t108 = tl.where(t27, t83, t79)
+    t109 = t108 * t97
+    t110 = t99 * t109
+    t111 = t101 * t110
+    t112 = t103 * t111
+    t113 = tl.fma(t112, t95, t107)
+    t114 = t15 * t86
+    t115 = t114 * -1.0
+    t116 = tl.fma(t15, t86, t115)
+    t117 = tl.fma(t21, t86, t116)
+    t118 = t114 + t117
+    t119 = t96 + t108
+    t120 = t119 * t118
+    t121 = t87 * t97
+    t122 = t121 * t120
+    t123 = t89 * t99
+    t124 = t123 * t122
+    t125 = t91 * t101
+    t126 = t125 * t124
+    t127 = t93 * t103
+    t128 = t127 * t126
+    t129 = t128 * t105
+    t130 = t129 * -1.0
+    t131 = tl.fma(t128, t105, t130)
+    t132 = tl.fma(t128, t113, t131)
+    t133 = t94 * -1.0
+    t134 = t102 + t111
+    t135 = tl.fma(t103, t134, t133)
+    t136 = t135 * t129
+    t137 = t136 * -1.0
+    t138 = tl.fma(t135, t129, t137)
+    t139 = tl.fma(t135, t132, t138)
+    t140 = t136 + t139
+    t141 = tl.fma(var, 0.25, 1.0)
+    t142 = tl.div_rn(1.0, t141)
+    t143 = t142 * -1.0
+    t144 = tl.fma(t141, t143, 1.0)
+    t145 = t142 * t144
+    t146 = var * t142
+    t147 = t146 * -1.0
+    t148 = tl.fma(var, t142, t147)
+    t149 = tl.fma(var, t145, t148)
+    t150 = t146 + t149
+    t151 = t150 * t140
+    t152 = 0.0 <= var
+    t153 = tl.where(t152, 1.0, var)
+    t154 = tl.sqrt_rn(t153)
+    t155 = tl.where(t152, t151, t154)
+    t156 = tl.where(t152, t128, t154)
+    t157 = t156 * grad_mean
+    t158 = tl.fma(t155, grad_var, t157)
     c11 = tl.full((), -0.15198177099227905, tl.float32)
-    t133 = t22 * c11
-    t134 = t15 * t133
-    t135 = t15 * t134
-    t136 = t77 * t135
-    t137 = t74 * t136
-    t138 = t137 * -1.0
-    t139 = tl.fma(t74, t136, t138)
-    t140 = tl.fma(t73, t136, t139)
-    t141 = t136 * -1.0
-    t142 = tl.fma(t77, t135, t141)
-    t143 = tl.fma(t76, t135, t142)
-    t144 = t133 * -1.0
-    t145 = tl.fma(t22, c11, t144)
-    t146 = tl.fma(t25, c11, t145)
+    t159 = t22 * c11
+    t160 = t15 * t159
+    t161 = t15 * t160
+    t162 = t86 * t161
+    t163 = t162 * -1.0
+    t164 = tl.fma(t86, t161, t163)
+    t165 = t159 * -1.0
+    t166 = tl.fma(t22, c11, t165)
+    t167 = tl.fma(t25, c11, t166)
     c12 = tl.full((), -4.471227388336274e-09, tl.float32)
-    t147 = tl.fma(t22, c12, t146)
-    t148 = t134 * -1.0
-    t149 = tl.fma(t15, t133, t148)
-    t150 = tl.fma(t21, t133, t149)
-    t151 = tl.fma(t15, t147, t150)
-    t152 = t135 * -1.0
-    t153 = tl.fma(t15, t134, t152)
-    t154 = tl.fma(t21, t134, t153)
-    t155 = tl.fma(t15, t151, t154)
-    t156 = tl.fma(t77, t155, t143)
-    t157 = tl.fma(t74, t156, t140)
-    t158 = t137 + t157
-    t159 = t87 * t158
-    t160 = t91 * t159
-    t161 = t160 * t98
-    t162 = t161 * -1.0
-    t163 = tl.fma(t160, t98, t162)
-    t164 = tl.fma(t160, t110, t163)
-    t165 = t161 + t164
-    t166 = t116 * t165
-    t167 = t96 * t96
-    t168 = t167 * -1.0
-    t169 = tl.fma(t96, t96, t168)
-    t170 = tl.fma(t96, t108, t169)
-    t171 = tl.fma(t96, t108, t170)
-    t172 = t94 * t167
-    t173 = t172 * -1.0
-    t174 = tl.fma(t94, t167, t173)
-    t175 = tl.fma(t103, t167, t174)
-    t176 = tl.fma(t94, t171, t175)
-    t177 = t172 + t176
-    t178 = t94 + t103
-    t179 = t178 * t177
-    t180 = t123 * t179
-    t181 = t119 * t180
-    t182 = t181 * -1.0
-    t183 = tl.fma(t119, t180, t182)
-    t184 = tl.fma(t122, t180, t183)
-    t185 = t181 + t184
-    t186 = tl.fma(t124, t166, t185)
-    t187 = tl.where(t126, t186, t128)
-    t188 = tl.where(t126, t160, t128)
-    t189 = t188 * grad_mean
-    t190 = tl.fma(t187, grad_var, t189)
-    return (t132, t190)
+    t168 = tl.fma(t22, c12, t167)
+    t169 = t160 * -1.0
+    t170 = tl.fma(t15, t159, t169)
+    t171 = tl.fma(t21, t159, t170)
+    t172 = tl.fma(t15, t168, t171)
+    t173 = t161 * -1.0
+    t174 = tl.fma(t15, t160, t173)
+    t175 = tl.fma(t21, t160, t174)
+    t176 = tl.fma(t15, t172, t175)
+    t177 = tl.fma(t86, t176, t164)
+    t178 = t162 + t177
+    t179 = t119 * t178
+    t180 = t121 * t179
+    t181 = t123 * t180
+    t182 = t125 * t181
+    t183 = t127 * t182
+    t184 = t183 * t105
+    t185 = t184 * -1.0
+    t186 = tl.fma(t183, t105, t185)
+    t187 = tl.fma(t183, t113, t186)
+    t188 = t135 * t184
+    t189 = t188 * -1.0
+    t190 = tl.fma(t135, t184, t189)
+    t191 = tl.fma(t135, t187, t190)
+    t192 = t188 + t191
+    t193 = t94 * t94
+    t194 = t104 * t193
+    t195 = t194 * -1.0
+    t196 = tl.fma(t104, t193, t195)
+    t197 = tl.fma(t112, t193, t196)
+    t198 = t194 + t197
+    t199 = t104 + t112
+    t200 = t199 * t198
+    t201 = t142 + t145
+    t202 = t200 * t201
+    t203 = t201 * t202
+    t204 = tl.fma(t150, t192, t203)
+    t205 = tl.where(t152, t204, t154)
+    t206 = tl.where(t152, t183, t154)
+    t207 = t206 * grad_mean
+    t208 = tl.fma(t205, grad_var, t207)
+    return (t158, t208)
 
 
 @triton.jit

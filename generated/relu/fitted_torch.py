@@ -5,16 +5,16 @@
 #
 # rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_fitted_forward 183, relu_fitted_backward 203
+# operations   relu_fitted_forward 193, relu_fitted_backward 218
 #
 # Certificate:
-#   mean        6.92 ulp, worst at mean = -3.82936478, var = 1
-#   var         3.31 ulp, worst at mean = -7.05918968e-09, var = 5.49873689e-18
-#   dmean_dmu   6.9 ulp, worst at mean = -0.0132892122, var = 1
-#   dmean_dvar  2.94 ulp, worst at mean = -166.932938, var = 1480.4093
-#   dvar_dmu    5.9 ulp, worst at mean = -2860.89746, var = 1601436
-#   dvar_dvar   5.58 ulp, worst at mean = -2.23584485, var = 0.486117244
-#   against exact values at 15333 points over all of float32; details in fitted.json
+#   mean        4.47 ulp, worst at mean = -1.30270112, var = 125.486282
+#   var         3.57 ulp, worst at mean = -1.40024149, var = 0.471220672
+#   dmean_dmu   6.61 ulp, worst at mean = -0.014920949, var = 1
+#   dmean_dvar  3.05 ulp, worst at mean = 1.49248865e-06, var = 2.91924715e-13
+#   dvar_dmu    6.49 ulp, worst at mean = -0.0117737949, var = 9.55929427e-05
+#   dvar_dvar   5.49 ulp, worst at mean = -1.40024149, var = 0.471220613
+#   against exact values at 16996 points over all of float32; details in fitted.json
 """relu, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -30,75 +30,79 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 * t13
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.00178662554568504 + 0.02117159576537682
-    t34 = t29 * t32 + -0.10021533980094116
-    t36 = t29 * t34 + 0.2589297270916301
-    t38 = t29 * t36 + -0.40044844024256365
-    t40 = t29 * t38 + 0.3616683504286207
-    t42 = t29 * t40 + -0.1474878108190633
-    t44 = t29 * t42 + -0.018805349062362336
-    t46 = t29 * t44 + 0.006198526432514587
-    t48 = t29 * t46 + 0.04148173543048556
-    t50 = t29 * t48 + 0.006483361388801243
-    t52 = t29 * t50 + -0.03919910470016646
-    t54 = t29 * t52 + -0.02190684227427529
-    t56 = t29 * t54 + 0.030319019697441302
-    t58 = t29 * t56 + 0.04260178588279402
-    t60 = t29 * t58 + -0.005642846634333059
-    t62 = t29 * t60 + -0.059732300331051376
-    t64 = t29 * t62 + -0.054227867201729105
-    t66 = t29 * t64 + 0.0231462112825091
-    t68 = t29 * t66 + 0.12798881248680846
-    t70 = t29 * t68 + 0.20214006694976794
-    t72 = t29 * t70 + 0.21490597714403314
-    t74 = t29 * t72 + 0.17340717729166644
-    t76 = t29 * t74 + 0.10661165522751245
-    t78 = t29 * t76 + 0.04343403959773218
-    t79 = t28 * t28
-    t80 = t78 * t79  # J_1/sqrt(2 pi)
-    t81 = t21 * t80
-    t82 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
-    t83 = t22 * t81
-    t84 = t4 * t82 + t83
-    t86 = 1.152921504606847e+18 < t15
-    t87 = torch.where(t86, 1.152921504606847e+18, t15)
-    t88 = -t87
-    t89 = torch.where(t3, t88, t87)  # mean/sigma
-    t91 = t89 * 2.7002980755894255
-    t92 = t91 < 0.0
-    t93 = -t91
-    t94 = torch.where(t92, t93, t91)
-    t95 = -t94
-    t98 = t95 < -745.0
-    t99 = torch.where(t98, -745.0, t95)
-    t100 = torch.exp(t99)
-    t101 = torch.where(t98, 0.0, t100)
-    t102 = 1.0 + t101
-    t103 = 1.0 / t102
-    t104 = t101 * t103
-    t105 = torch.where(t92, t104, t103)
-    t106 = var * t105
-    t107 = 0.0 <= var
-    t108 = torch.where(t107, 1.0, var)
-    t109 = torch.sqrt(t108)
-    t110 = torch.where(t107, t106, t109)
-    return t84, t110
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t21 = torch.where(t5, 0.0, t12)
+    t26 = t17 * 0.25 + 1.0
+    t27 = 1.0 / t26  # u = 1/(1 + t/4)
+    t28 = t27 - 0.25
+    t31 = t28 * -0.00178662554568504 + 0.02117159576537682
+    t33 = t28 * t31 + -0.10021533980094116
+    t35 = t28 * t33 + 0.2589297270916301
+    t37 = t28 * t35 + -0.40044844024256365
+    t39 = t28 * t37 + 0.3616683504286207
+    t41 = t28 * t39 + -0.1474878108190633
+    t43 = t28 * t41 + -0.018805349062362336
+    t45 = t28 * t43 + 0.006198526432514587
+    t47 = t28 * t45 + 0.04148173543048556
+    t49 = t28 * t47 + 0.006483361388801243
+    t51 = t28 * t49 + -0.03919910470016646
+    t53 = t28 * t51 + -0.02190684227427529
+    t55 = t28 * t53 + 0.030319019697441302
+    t57 = t28 * t55 + 0.04260178588279402
+    t59 = t28 * t57 + -0.005642846634333059
+    t61 = t28 * t59 + -0.059732300331051376
+    t63 = t28 * t61 + -0.054227867201729105
+    t65 = t28 * t63 + 0.0231462112825091
+    t67 = t28 * t65 + 0.12798881248680846
+    t69 = t28 * t67 + 0.20214006694976794
+    t71 = t28 * t69 + 0.21490597714403314
+    t73 = t28 * t71 + 0.17340717729166644
+    t75 = t28 * t73 + 0.10661165522751245
+    t77 = t28 * t75 + 0.04343403959773218
+    t78 = t27 * t27
+    t79 = t77 * t78  # J_1/sqrt(2 pi)
+    t80 = t20 * t79
+    t81 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
+    t82 = t21 * t80
+    t83 = t4 * t81 + t82
+    t84 = torch.where(t5, 1.0, var)
+    t85 = torch.sqrt(t84)  # standard deviation, scaled
+    t87 = 0.0 < t4
+    t88 = t5 & t87
+    t90 = torch.where(t88, 1.2676506002282294e+30, t4)
+    t91 = 1.0 / t85
+    t92 = t90 * t91
+    t94 = 1.152921504606847e+18 < t92
+    t95 = torch.where(t94, 1.152921504606847e+18, t92)
+    t96 = -t95
+    t97 = torch.where(t3, t96, t95)  # mean/sigma
+    t100 = t97 * 2.7002980755894255
+    t101 = t100 < 0.0
+    t102 = -t100
+    t103 = torch.where(t101, t102, t100)
+    t104 = -t103
+    t107 = t104 < -745.0
+    t108 = torch.where(t107, -745.0, t104)
+    t109 = torch.exp(t108)
+    t110 = torch.where(t107, 0.0, t109)
+    t111 = 1.0 + t110
+    t112 = 1.0 / t111
+    t113 = t110 * t112
+    t114 = torch.where(t101, t113, t112)
+    t115 = var * t114
+    t116 = 0.0 <= var
+    t117 = torch.where(t116, 1.0, var)
+    t118 = torch.sqrt(t117)
+    t119 = torch.where(t116, t115, t118)
+    return t83, t119
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,83 +110,88 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t3 = mean < 0.0
     t4 = torch.where(mean < 0.0, -mean, mean)
     t5 = var == 0.0
-    t7 = torch.where(t5, 1.0, var)
-    t8 = 0.0 < t4
-    t9 = t5 & t8
-    t11 = torch.where(t9, 1.2676506002282294e+30, t4)
-    t12 = torch.sqrt(t7)  # standard deviation, scaled
+    t8 = torch.where(t5, 7.888609052210118e-31, var)
+    t10 = t4 * 8.507059173023462e+37
+    t11 = torch.where(t5, t10, t4)
+    t12 = torch.sqrt(t8)  # standard deviation, scaled
     t13 = 1.0 / t12
-    t15 = t11 * t13
+    t15 = t11 / t12
     t16 = 38.5 < t15
     t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t20 = t18 * -0.5
-    t21 = torch.exp(t20)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t12)
-    t23 = torch.where(t5, 0.0, t13)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.0012385699821505691 + 0.006972164790556437
-    t34 = t29 * t32 + -0.014898060057651255
-    t36 = t29 * t34 + 0.010692063967145277
-    t38 = t29 * t36 + 0.011568654513944456
-    t40 = t29 * t38 + -0.02698213847767353
-    t42 = t29 * t40 + 0.012460605794584882
-    t44 = t29 * t42 + 0.007841708451837596
-    t46 = t29 * t44 + -0.0008923400002233938
-    t48 = t29 * t46 + -0.010825374424818623
-    t50 = t29 * t48 + -0.004026750286908304
-    t52 = t29 * t50 + 0.011103400678496297
-    t54 = t29 * t52 + 0.012716864314498469
-    t56 = t29 * t54 + -0.005436157246779899
-    t58 = t29 * t56 + -0.025188700351677945
-    t60 = t29 * t58 + -0.020816759282927394
-    t62 = t29 * t60 + 0.018430597165564475
-    t64 = t29 * t62 + 0.08071822567740511
-    t66 = t29 * t64 + 0.14153249713258145
-    t68 = t29 * t66 + 0.17952285286114344
-    t70 = t29 * t68 + 0.18632885650696823
-    t72 = t29 * t70 + 0.16664109632828214
-    t74 = t29 * t72 + 0.13207588430885814
-    t75 = t28 * t74  # J_0/sqrt(2 pi)
-    t77 = -t75
-    t78 = torch.where(t3, t75, t77)
-    t79 = t21 * t78
-    t80 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
-    t81 = t79 + t80
-    t84 = t21 * 0.19947114020071635
-    t85 = t23 * t84
-    t88 = 1.152921504606847e+18 < t15
-    t89 = torch.where(t88, 1.152921504606847e+18, t15)
-    t90 = -t89
-    t91 = torch.where(t3, t90, t89)  # mean/sigma
-    t92 = 2.7002980755894255 * t91
-    t93 = t92 < 0.0
-    t94 = -t92
-    t95 = torch.where(t93, t94, t92)
-    t96 = -t95
-    t99 = t96 < -745.0
-    t100 = torch.where(t99, -745.0, t96)
-    t101 = torch.exp(t100)
-    t102 = torch.where(t99, 0.0, t101)
-    t103 = 1.0 + t102
-    t104 = 1.0 / t103
-    t105 = t102 * t104
-    t106 = torch.where(t93, t104, t105)
-    t107 = torch.where(t93, t105, t104)
-    t108 = 2.7002980755894255 * t106
-    t109 = t107 * t108
-    t110 = t22 * t109
-    t111 = 0.0 <= var
-    t112 = torch.where(t111, 1.0, var)
-    t113 = torch.sqrt(t112)
-    t114 = torch.where(t111, t110, t113)
-    t116 = t91 * -1.3501490377947127
-    t117 = t106 * t116
-    t118 = t107 * t117
-    t119 = t107 + t118
-    t120 = torch.where(t111, t119, t113)
-    grad_mean_in = grad_mean * t81 + grad_var * t114
-    grad_var_in = grad_mean * t85 + grad_var * t120
+    t19 = -0.5 * t17 * t17
+    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
+    t22 = torch.where(t5, 0.0, t13)
+    t26 = t17 * 0.25 + 1.0
+    t27 = 1.0 / t26  # u = 1/(1 + t/4)
+    t28 = t27 - 0.25
+    t31 = t28 * -0.0012385699821505691 + 0.006972164790556437
+    t33 = t28 * t31 + -0.014898060057651255
+    t35 = t28 * t33 + 0.010692063967145277
+    t37 = t28 * t35 + 0.011568654513944456
+    t39 = t28 * t37 + -0.02698213847767353
+    t41 = t28 * t39 + 0.012460605794584882
+    t43 = t28 * t41 + 0.007841708451837596
+    t45 = t28 * t43 + -0.0008923400002233938
+    t47 = t28 * t45 + -0.010825374424818623
+    t49 = t28 * t47 + -0.004026750286908304
+    t51 = t28 * t49 + 0.011103400678496297
+    t53 = t28 * t51 + 0.012716864314498469
+    t55 = t28 * t53 + -0.005436157246779899
+    t57 = t28 * t55 + -0.025188700351677945
+    t59 = t28 * t57 + -0.020816759282927394
+    t61 = t28 * t59 + 0.018430597165564475
+    t63 = t28 * t61 + 0.08071822567740511
+    t65 = t28 * t63 + 0.14153249713258145
+    t67 = t28 * t65 + 0.17952285286114344
+    t69 = t28 * t67 + 0.18632885650696823
+    t71 = t28 * t69 + 0.16664109632828214
+    t73 = t28 * t71 + 0.13207588430885814
+    t74 = t27 * t73  # J_0/sqrt(2 pi)
+    t76 = -t74
+    t77 = torch.where(t3, t74, t76)
+    t78 = t20 * t77
+    t79 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
+    t80 = t78 + t79
+    t83 = t20 * 0.19947114020071635
+    t84 = t22 * t83
+    t85 = torch.where(t5, 1.0, var)
+    t86 = torch.sqrt(t85)  # standard deviation, scaled
+    t87 = torch.where(t5, 0.0, t86)
+    t89 = 0.0 < t4
+    t90 = t5 & t89
+    t92 = torch.where(t90, 1.2676506002282294e+30, t4)
+    t93 = 1.0 / t86
+    t94 = t92 * t93
+    t96 = 1.152921504606847e+18 < t94
+    t97 = torch.where(t96, 1.152921504606847e+18, t94)
+    t98 = -t97
+    t99 = torch.where(t3, t98, t97)  # mean/sigma
+    t101 = 2.7002980755894255 * t99
+    t102 = t101 < 0.0
+    t103 = -t101
+    t104 = torch.where(t102, t103, t101)
+    t105 = -t104
+    t108 = t105 < -745.0
+    t109 = torch.where(t108, -745.0, t105)
+    t110 = torch.exp(t109)
+    t111 = torch.where(t108, 0.0, t110)
+    t112 = 1.0 + t111
+    t113 = 1.0 / t112
+    t114 = t111 * t113
+    t115 = torch.where(t102, t113, t114)
+    t116 = torch.where(t102, t114, t113)
+    t117 = 2.7002980755894255 * t115
+    t118 = t116 * t117
+    t119 = t87 * t118
+    t120 = 0.0 <= var
+    t121 = torch.where(t120, 1.0, var)
+    t122 = torch.sqrt(t121)
+    t123 = torch.where(t120, t119, t122)
+    t125 = t99 * -1.3501490377947127
+    t126 = t115 * t125
+    t127 = t116 * t126
+    t128 = t116 + t127
+    t129 = torch.where(t120, t128, t122)
+    grad_mean_in = grad_mean * t80 + grad_var * t123
+    grad_var_in = grad_mean * t84 + grad_var * t129
     return grad_mean_in, grad_var_in

@@ -20,7 +20,7 @@ from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
 
 __all__ = ["Calibration", "Choice", "choose"]
 
-_LEAVES = frozenset({"input", "param", "scalar", "exp_factor"})
+_LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head"})
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Choice:
-    """What ablation found: the nodes to carry as double-floats, and the error reached with and without them."""
+    """What ablation found: the nodes to carry as double-floats, and the error reached with and without them.
+
+    ``order`` is that in which nodes were tried as single floats, cheapest error first.
+    """
 
     double: frozenset[int]
     orders: Mapping[int, int]
@@ -50,6 +53,7 @@ class Choice:
     all_double: Mapping[str, float]
     all_single: Mapping[str, float]
     trials: int
+    order: tuple[int, ...] = ()
 
 
 class _Search:
@@ -114,7 +118,9 @@ class Trial:
         return max(self.error.values())
 
 
-def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float) -> Choice:
+def choose(
+    graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float, order: Sequence[int] = ()
+) -> Choice:
     """The double-float nodes that keep every output of ``graph`` within ``goal``.
 
     Args:
@@ -122,6 +128,7 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
         name: of the program, for messages.
         calibrations: points and error measures.
         goal: largest error allowed at the calibration points.
+        order: that of an earlier choice for this graph, at fewer points: half the work is to find it.
 
     Returns:
         The choice; where even the all-double program misses the goal, that program (its error says so).
@@ -132,17 +139,18 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
 
     def chosen(trial: Trial) -> Choice:
         double = trial.double | search.fixed
-        return Choice(double, search.orders, trial.error, everything.error, nothing.error, search.trials)
+        return Choice(double, search.orders, trial.error, everything.error, nothing.error, search.trials, tuple(order))
 
     if nothing.worst <= goal:
         return chosen(nothing)
     if everything.worst > goal:
         return chosen(everything)
-    rate: dict[int, float] = {}  # loss for each operation saved
-    for index in candidates:
-        trial = search.try_(everything.double - {index})
-        rate[index] = max(trial.worst - everything.worst, 0.0) / max(everything.operations - trial.operations, 0.1)
-    order = sorted(candidates, key=lambda i: (rate[i], i))
+    if not order:
+        rate: dict[int, float] = {}  # loss for each operation saved
+        for index in candidates:
+            trial = search.try_(everything.double - {index})
+            rate[index] = max(trial.worst - everything.worst, 0.0) / max(everything.operations - trial.operations, 0.1)
+        order = sorted(candidates, key=lambda i: (rate[i], i))
     return chosen(_again(search, _demote(search, everything, order, goal), goal))
 
 

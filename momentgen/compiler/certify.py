@@ -30,10 +30,12 @@ from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.errors import BuildError
 
-__all__ = ["Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
+__all__ = ["ACCEPTED", "Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
-_SCREENED = 150_000  # points among which the search for the worst begins
+_SCREENED = 200_000  # points among which the search for the worst begins
+#: share of the goal that an error found by sampling and search may take: both understate
+ACCEPTED = 0.93
 _HARD = 150  # points an output that the next attempt is calibrated on
 
 
@@ -141,7 +143,7 @@ class Measured:
     Attributes:
         bounds: per output, the largest error.
         points: how many points it comes from.
-        hard: settings, and points where the goal was missed or nearly so; none where it was met.
+        hard: settings, and points where the goal was missed or nearly so; none where it was met with room.
     """
 
     bounds: Mapping[str, Bound]
@@ -165,7 +167,7 @@ def measure(
     points: int,
     seed: int,
 ) -> Measured:
-    """Errors of all six outputs over the whole domain."""
+    """Errors of all six outputs over the whole domain; it ends at the first setting where the goal is missed."""
     bounds = {name: Bound() for name in (*OUTPUTS, *PARTIALS)}
     count = 0
     hard: list[tuple[Mapping[str, float], Points]] = []
@@ -186,9 +188,9 @@ def measure(
                 bound.update(error, computed[name], exact[name], batch, setting)
                 order = np.argsort(error)
                 worst.append(order[-20:])
-                if error[order[-1]] > stable.goal:
+                if error[order[-1]] > ACCEPTED * stable.goal:
                     close = order[-_HARD:]
-                    beyond.append(close[error[close] > 0.85 * stable.goal])
+                    beyond.append(close[error[close] > 0.8 * stable.goal])
             count += batch[0].size
             if beyond:
                 picked = np.unique(np.concatenate(beyond))
@@ -196,8 +198,9 @@ def measure(
             if round_ == 0:
                 chosen = np.concatenate(worst)
                 batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
-        if missed:
+        if missed:  # no use in the other settings: the program has to change
             hard.append((setting, (np.concatenate([m[0] for m in missed]), np.concatenate([m[1] for m in missed]))))
+            break
     return Measured(bounds, count, tuple(hard))
 
 
@@ -208,7 +211,7 @@ def measure_at(
     at: Points,
     measured: Measured,
 ) -> Measured:
-    """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss the goal."""
+    """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss it."""
     mean, var = (array[in_domain(*at)] for array in at)
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings if mean.size else ():
@@ -217,7 +220,7 @@ def measure_at(
         for name, bound in measured.bounds.items():
             error = stable.measure(name, computed[name], exact[name], mean, var)
             bound.update(error, computed[name], exact[name], (mean, var), setting)
-            missed |= error > stable.goal
+            missed |= error > ACCEPTED * stable.goal
         if missed.any():
             hard.append((setting, (mean[missed], var[missed])))
     return Measured(measured.bounds, measured.points + mean.size * len(stable.settings), tuple(hard))

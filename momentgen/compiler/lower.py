@@ -94,9 +94,32 @@ def orders_of(graph: Graph, values: Mapping[int, np.ndarray]) -> dict[int, int]:
                 second = np.abs(values[node.args[2]])
             else:
                 first, second = (np.abs(values[a]) for a in node.args)
+            first, second = np.broadcast_arrays(first, second)
             usable = np.isfinite(first) & np.isfinite(second)
-        orders[index] = 1 if np.all((first >= second) | ~usable) else 2 if np.all((second >= first) | ~usable) else 0
+            terms = ([], [node.args[2]]) if node.kind == "madd" else ([node.args[0]], [node.args[1]])
+        orders[index] = next(
+            (
+                order
+                for order, leading, large, small in ((1, terms[0], first, second), (2, terms[1], second, first))
+                if np.all((large >= small) | ~usable) or any(_is_anchor(graph, i, small[usable]) for i in leading)
+            ),
+            0,
+        )
     return orders
+
+
+def _is_anchor(graph: Graph, index: int, other: np.ndarray) -> bool:
+    """Whether a node is 0 or a power of two that Dekker's sum may begin with, however it compares to the other term.
+
+    With p = 2^k and |x| <= 2^(k+23), p is a multiple of the last place of fl(p + x), so that fl(p + x) - p is exact.
+    """
+    node = graph.nodes[index]
+    if node.kind == "select":
+        return all(_is_anchor(graph, a, other) for a in node.args[1:])
+    if node.kind != "const":
+        return False
+    mantissa, exponent = mpmath.frexp(node.payload)
+    return node.payload == 0 or (abs(mantissa) == 0.5 and bool(np.all(other <= 2.0 ** (int(exponent) - 1 + 22))))
 
 
 class _Lowering:
@@ -176,7 +199,7 @@ class _Lowering:
         if node.kind == "exp_factor":
             return True
         if node.kind == "const":
-            return node.payload != 0 and abs(mpmath.frexp(node.payload)[0]) == 0.5
+            return node.payload == 0 or abs(mpmath.frexp(node.payload)[0]) == 0.5
         if node.kind == "select":
             return all(self.is_power_of_two(a) for a in node.args[1:])
         if node.kind == "mul":
@@ -197,6 +220,16 @@ class _Lowering:
             return _Carried(self.exp_factor(args[0], *node.payload))
         if kind == "exp_mantissa":
             return self.exp_mantissa(args[0], wide)
+        if kind == "times_exp_mantissa":
+            return self.times_exp_mantissa(self.carried[args[0]], args[1], wide)
+        if kind == "head":
+            return _Carried(self.carried[args[0]].hi)
+        if kind == "shifted_product" and (word := self.carried[args[3]].lo) is not None:
+            moved = b.mul(self.single(args[2]), word)
+            if not wide:
+                return _Carried(b.fma(self.single(args[0]), self.single(args[1]), moved))
+            p, e = self.product(self.carried[args[0]], self.carried[args[1]], False)
+            return _Carried(p, self.plus(e, moved))
         if kind == "square_difference":
             return self.square_difference(*(self.carried[a] for a in args))
         if kind == "select":
@@ -209,14 +242,29 @@ class _Lowering:
             zero = b.f32(0.0)
             lows = [zero if w.lo is None else w.lo for w in (x, y)]
             return _Carried(b.select(condition, x.hi, y.hi), b.select(condition, *lows))
+        if not wide and kind == "recip" and self.has_recip(args[0]) and (word := self.carried[args[0]].lo) is not None:
+            q = b.div(b.f32(1.0), self.carried[args[0]].hi)
+            return _Carried(b.fma(b.neg(b.mul(q, word)), q, q))
         if not wide:
             return _Carried(self.rounded(kind, [self.single(a) for a in args]))
         return self.wide(index, kind, args)
+
+    def has_recip(self, index: int) -> bool:
+        """Whether 1/x of the first word of this double-float is computed in any case: a square root's is."""
+        return self.graph.nodes[index].kind == "sqrt"
 
     def rounded(self, kind: str, args: list[int]) -> int:
         b = self.b
         if kind == "recip":
             return b.div(b.f32(1.0), args[0])
+        if kind == "over":
+            return b.mul(args[0], b.div(b.f32(1.0), args[1]))
+        if kind == "half_square":
+            return b.mul(args[0], b.mul(args[0], b.f32(-0.5)))
+        if kind == "shifted_product":
+            return b.mul(args[0], args[1])
+        if kind == "over_one_plus":
+            return b.mul(args[0], b.div(b.f32(1.0), b.add(b.f32(1.0), args[1])))
         ops: dict[str, Callable[..., int]] = {
             "add": b.add,
             "sub": b.sub,
@@ -248,15 +296,19 @@ class _Lowering:
                 residual = b.add(residual, x.lo)
             half = b.mul(b.f32(0.5), b.div(b.f32(1.0), s))
             return _Carried(s, b.mul(residual, half))
+        if kind == "half_square":
+            half = b.mul(x.hi, b.f32(-0.5))
+            p = b.mul(x.hi, half)
+            e = b.fma(x.hi, half, b.neg(p))
+            return _Carried(p, e if x.lo is None else b.fma(b.neg(x.hi), x.lo, e))
         y = self.carried[args[1]]
-        if kind == "mul":
-            p, e = self.product(x, y, any(self.is_power_of_two(a) for a in args))
-            return _Carried(p, e)
+        if kind in ("over", "over_one_plus"):
+            return self.quotient(x, y, kind == "over_one_plus")
+        if kind in ("mul", "shifted_product"):
+            return _Carried(*self.product(x, y, any(self.is_power_of_two(a) for a in args)))
         if kind == "madd":
-            p, e = self.product(x, y, any(self.is_power_of_two(a) for a in args[:2]))
-            z = self.carried[args[2]]
-            s, f = self.two_sum(p, z.hi, self.orders.get(index, 0))
-            return _Carried(s, self.plus(f, self.plus(e, z.lo)))
+            exact = any(self.is_power_of_two(a) for a in args[:2])
+            return self.multiply_add(x, y, self.carried[args[2]], exact, self.orders.get(index, 0))
         if kind == "add":
             s, f = self.two_sum(x.hi, y.hi, self.orders.get(index, 0))
             return _Carried(s, self.plus(f, self.plus(x.lo, y.lo)))
@@ -265,6 +317,34 @@ class _Lowering:
             low = None if y.lo is None else b.neg(y.lo)
             return _Carried(s, self.plus(f, self.plus(x.lo, low)))
         raise NotImplementedError(kind)
+
+    def multiply_add(self, x: _Carried, y: _Carried, z: _Carried, exact: bool, order: int) -> _Carried:
+        """x·y + z; ``exact`` says that the first words multiply without rounding, ``order`` which term is larger."""
+        b = self.b
+        if exact and order == 2:
+            s = b.fma(x.hi, y.hi, z.hi)
+            low = b.fma(x.hi, y.hi, b.neg(b.sub(s, z.hi)))
+        else:
+            p = b.mul(x.hi, y.hi)
+            s, low = self.two_sum(p, z.hi, order)
+            if not exact:
+                low = b.add(low, b.fma(x.hi, y.hi, b.neg(p)))
+        for word, other in ((x.lo, y.hi), (y.lo, x.hi)):
+            if word is not None:
+                low = b.fma(word, other, low)
+        return _Carried(s, low if z.lo is None else b.add(low, z.lo))
+
+    def quotient(self, x: _Carried, y: _Carried, one_plus: bool) -> _Carried:
+        """x/y or x/(1 + y), with its remainder; 1 + y is rounded for the quotient alone."""
+        b, one = self.b, self.b.f32(1.0)
+        r = b.div(one, b.add(one, y.hi) if one_plus else y.hi)
+        q = b.mul(x.hi, r)
+        remainder = b.fma(b.neg(q), y.hi, b.sub(x.hi, q) if one_plus else x.hi)
+        if y.lo is not None:
+            remainder = b.fma(b.neg(q), y.lo, remainder)
+        if x.lo is not None:
+            remainder = b.add(remainder, x.lo)
+        return _Carried(q, b.mul(remainder, r))
 
     def wide_abs(self, x: _Carried) -> _Carried:
         b = self.b
@@ -302,12 +382,34 @@ class _Lowering:
     def exp_factor(self, arg: int, i: int, k: int) -> int:
         """2**floor((n+i)/k): the k factors multiply to 2**n (Hermite's identity), and each is a normal number."""
         b = self.b
-        n = b.isub(b.as_i32(self.shifted(arg)), b.as_i32(b.f32(_MAGIC)))
+        # The magic number's own bits lie above the nine that the last shift keeps.
+        n = b.as_i32(self.shifted(arg))
         part = b.ishr(b.iadd(n, b.i32(i)) if i else n, k.bit_length() - 1)
         return b.as_f32(b.ishl(b.iadd(part, b.i32(127)), 23))
 
     def exp_mantissa(self, arg: int, wide: bool) -> _Carried:
-        """exp(x)·2^-n with n = round(x/ln 2): 1 + r + r²·Q(r) on the reduced argument r."""
+        """exp(x)·2^-n with n = round(x/ln 2)."""
+        b = self.b
+        if not wide:
+            return _Carried(b.add(b.f32(1.0), self.exp_less_one(arg)))
+        r, r_rest, square, q = self.exp_terms(arg)
+        s, e = self.two_sum(b.f32(1.0), r, 1)
+        low = b.add(e, b.fma(square, q, b.mul(r_rest, s)))
+        return _Carried(*self.two_sum(s, low, 1))  # r²·Q(r) is up to a tenth of the sum
+
+    def exp_less_one(self, arg: int) -> int:
+        """The mantissa less 1, rounded: at most 0.42 in size."""
+        r, _, square, q = self.exp_terms(arg)
+        return self.b.fma(square, q, r)
+
+    def times_exp_mantissa(self, factor: _Carried, arg: int, wide: bool) -> _Carried:
+        if not wide:
+            a = factor.hi if factor.lo is None else self.b.add(factor.hi, factor.lo)
+            return _Carried(self.b.fma(a, self.exp_less_one(arg), a))
+        return _Carried(*self.product(factor, self.exp_mantissa(arg, True), False))
+
+    def exp_terms(self, arg: int) -> tuple[int, int, int, int]:
+        """The reduced argument r, what rounding it lost, r², and Q(r): exp(r) = 1 + r + r²·Q(r)."""
         b, x = self.b, self.carried[arg]
         n = b.sub(self.shifted(arg), b.f32(_MAGIC))
         # The head of ln 2 has 16 bits, so n*head is exact and so is the first subtraction.
@@ -320,13 +422,7 @@ class _Lowering:
         q = b.f32(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             q = b.fma(q, r, b.f32(c))
-        square = b.mul(r, r)
-        if not wide:
-            return _Carried(b.add(b.f32(1.0), b.fma(square, q, r)))
-        r_rest = b.add(b.sub(r_hi, r), r_lo)  # what rounding r lost
-        s, e = self.two_sum(b.f32(1.0), r, 1)
-        low = b.add(e, b.fma(square, q, b.mul(r_rest, s)))
-        return _Carried(*self.two_sum(s, low, 1))  # r²·Q(r) is up to a tenth of the sum
+        return r, b.add(b.sub(r_hi, r), r_lo), b.mul(r, r), q
 
 
 def lower(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import sympy
 
 from momentgen.compiler.ablate import Calibration, Choice, choose
-from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure, measure_at
+from momentgen.compiler.certify import ACCEPTED, Bound, Runner, check_promises, kernel_params, measure, measure_at
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.emit import Header, render_c, render_triton
 from momentgen.compiler.emit.module import render_module
@@ -29,7 +29,7 @@ from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import DOMAIN, Points, calibration_points, near_points, seed_of
 from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 
@@ -38,7 +38,9 @@ __all__ = ["CompiledRule", "VariantSummary", "compile_rule"]
 Progress = Callable[[str], None]
 _CALIBRATION = 2500
 _CERTIFICATION = 12_000
-_ATTEMPTS = 5
+_ATTEMPTS = 12
+_TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
+_SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,16 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
     """Lower, certify, and where the goal is missed lower again with those points among the calibration's."""
     seed = seed_of(rule.name, stable.variant)
     aim = stable.aim
-    candidates = dict(zip(("forward", "backward"), _candidates(stable), strict=True))
+    graphs = {"forward": stable.forward, "backward": stable.partials}
+    choices: dict[str, Choice] = {}
+    programs: dict[str, Program] = {}
     hard: list[tuple[Mapping[str, float], Points]] = []
     for _attempt in range(_ATTEMPTS):
         progress(f"lower {stable.variant}")
-        choices, programs = {}, {}
-        for direction, graphs in candidates.items():
-            graph, choices[direction], programs[direction] = _lower(rule, stable, direction, graphs, aim, hard)
-            candidates[direction] = (graph,)
+        for direction, graph in graphs.items():
+            if direction not in programs:
+                order = choices[direction].order if direction in choices else ()
+                choices[direction], programs[direction] = _lower(rule, stable, direction, graph, aim, hard, order)
         progress(f"certify {stable.variant}")
         runner = Runner(programs["forward"], programs["backward"])
 
@@ -152,7 +156,10 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     bound.take_in(run, name)
             return _Compiled(stable, *both, choices, bounds, measured.points, checked, runs)
         hard += measured.hard
-        aim *= 0.92
+        aim *= _TIGHTEN
+        for direction, outputs in (("forward", OUTPUTS), ("backward", PARTIALS)):
+            if any(bounds[name].error > ACCEPTED * stable.goal for name in outputs):
+                del programs[direction]
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}
     raise BuildError(
@@ -163,37 +170,18 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
     )
 
 
-def _candidates(stable: Stable) -> tuple[tuple[Graph, ...], tuple[Graph, ...]]:
-    """The graphs to choose from, forward and partials."""
-    forward, partials = zip((stable.forward, stable.partials), *stable.alternatives, strict=True)
-    return forward, partials
-
-
 def _lower(
     rule: Rule,
     stable: Stable,
     direction: str,
-    graphs: Sequence[Graph],
+    graph: Graph,
     aim: float,
     hard: Sequence[tuple[Mapping[str, float], Points]],
-) -> tuple[Graph, Choice, Program]:
-    """The cheapest program within ``aim`` over the candidate graphs, or the most accurate if none is within."""
+    order: Sequence[int] = (),
+) -> tuple[Choice, Program]:
+    """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"
-
-    def search(graph: Graph, calibrations: list[Calibration]) -> tuple[tuple[bool, float], Choice, Program]:
-        choice = choose(graph, name, calibrations, aim)
-        program = optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
-        error = max(choice.error.values())
-        return (error > aim, error if error > aim else program.operations), choice, program
-
-    calibrations = [_calibrations(stable, graph, seed_of(rule.name), hard) for graph in graphs]
-    # The first calibration, at the default setting, tells the graphs apart.
-    few = 1 if len(graphs) > 1 else None
-    outcomes = [search(graph, points[:few]) for graph, points in zip(graphs, calibrations, strict=True)]
-    index = min(range(len(graphs)), key=lambda i: outcomes[i][0])
-    best, (_, choice, program) = graphs[index], outcomes[index]
-    if few is not None and len(calibrations[index]) > few:
-        _, choice, program = search(best, calibrations[index])
+    choice = choose(graph, name, _calibrations(stable, graph, seed_of(rule.name), hard), aim, order)
     if max(choice.error.values()) > stable.goal:
         raise BuildError(
             rule.name,
@@ -201,7 +189,7 @@ def _lower(
             f"variant {stable.variant}: even with double-floats throughout, the error is "
             f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
         )
-    return best, choice, program
+    return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
 
 
 def _shown(errors: Mapping[str, float]) -> str:
@@ -212,32 +200,31 @@ def _calibrations(
     stable: Stable, graph: Graph, seed: int, hard: Sequence[tuple[Mapping[str, float], Points]]
 ) -> list[Calibration]:
     """Error measures at the first settings, and at the points where earlier programs missed the goal."""
-    stand_in = lower(graph, "parameters", frozenset(), {})
-    result = []
+    groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
     for setting in stable.settings[:2]:
         spread = calibration_points(stable.box, _CALIBRATION, seed)
         # Only the mean changes sign; its partials need no closer look there.
         near = near_points(stable.focus(setting) if "mean" in graph.outputs else (), _CALIBRATION // 2, seed)
-        mean, var = np.concatenate([spread[0], near[0]]), np.concatenate([spread[1], near[1]])
-        result.append(_calibration(stable, stand_in, setting, (mean, var)))
-    grouped: dict[tuple[float, ...], list[tuple[Mapping[str, float], Points]]] = {}
+        groups[tuple(setting.values())] = setting, [(spread, 1.0), (near, 1.0)]
     for setting, points in hard:
-        grouped.setdefault(tuple(setting.values()), []).append((setting, points))
-    for group in grouped.values():
-        means, variances = zip(*(points for _, points in group), strict=True)
-        result.append(_calibration(stable, stand_in, group[0][0], (np.concatenate(means), np.concatenate(variances))))
-    return result
+        groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, _SOUGHT))
+    stand_in = lower(graph, "parameters", frozenset(), {})
+    return [_calibration(stable, stand_in, setting, parts) for setting, parts in groups.values()]
 
 
-def _calibration(stable: Stable, stand_in: Program, setting: Mapping[str, float], points: Points) -> Calibration:
-    mean, var = points
+def _calibration(
+    stable: Stable, stand_in: Program, setting: Mapping[str, float], parts: Sequence[tuple[Points, float]]
+) -> Calibration:
+    """Points at one setting; the errors of each part count by its weight."""
+    mean, var = (np.concatenate([points[i] for points, _ in parts]) for i in (0, 1))
+    weight = np.concatenate([np.full(points[0].size, share) for points, share in parts])
     exact = stable.truth(mean, var, setting)
     params = kernel_params(stand_in, setting, stable.scalars(setting))
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
     real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
 
     def error(output: str, computed: npt.NDArray[np.float32]) -> float:
-        return float(stable.measure(output, computed, exact[output], mean, var).max())
+        return float((weight * stable.measure(output, computed, exact[output], mean, var)).max())
 
     return Calibration({"mean": mean, "var": var}, params, real, error)
 

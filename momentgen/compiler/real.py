@@ -120,6 +120,26 @@ class Graph:
     def recip(self, a: int) -> int:
         return self._add("recip", a)
 
+    def over(self, a: int, b: int) -> int:
+        """a/b by way of 1/b, whose rounding costs nothing once the quotient carries its remainder."""
+        return self._add("over", a, b)
+
+    def half_square(self, a: int) -> int:
+        """-a²/2, the exponent of a normal density."""
+        return self._add("half_square", a)
+
+    def head(self, a: int) -> int:
+        """a, of which the program takes the first word alone; ``shifted_product`` makes up for the second."""
+        return self._add("head", a)
+
+    def shifted_product(self, x: int, y: int, slope: int, a: int) -> int:
+        """x·y, both computed from ``head(a)``: the program adds ``slope``, d(xy)/da, times the second word of a."""
+        return self._add("shifted_product", x, y, slope, a)
+
+    def over_one_plus(self, a: int, h: int) -> int:
+        """a/(1 + h), h >= 0; its remainder is found without rounding 1 + h."""
+        return self._add("over_one_plus", a, h)
+
     def sqrt(self, a: int) -> int:
         return self._add("sqrt", a)
 
@@ -140,6 +160,10 @@ class Graph:
 
     def exp_mantissa(self, x: int) -> int:
         return self._add("exp_mantissa", x)
+
+    def times_exp_mantissa(self, a: int, x: int) -> int:
+        """a·exp_mantissa(x), without rounding the mantissa near 1."""
+        return self._add("times_exp_mantissa", a, x)
 
     def exp_factor(self, x: int, i: int, k: int) -> int:
         return self._add("exp_factor", x, payload=(i, k))
@@ -214,10 +238,16 @@ def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
         "madd": lambda a, b, c: a * b + c,
         "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
         "recip": lambda a: one / a,
+        "over": lambda a, b: a / b,
+        "half_square": lambda a: -a * a / 2,
+        "head": lambda a: a,
+        "shifted_product": lambda x, y, slope, a: x * y,
+        "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": mpmath.sqrt,
         "neg": lambda a: -a,
         "abs": abs,
         "exp_mantissa": mpmath.exp,
+        "times_exp_mantissa": lambda a, x: a * mpmath.exp(x),
         "lt": lambda a, b: a < b,
         "le": lambda a, b: a <= b,
         "eq": lambda a, b: a == b,
@@ -245,10 +275,16 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
         "madd": lambda a, b, c: a * b + c,
         "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
         "recip": lambda a: 1.0 / a,
+        "over": lambda a, b: a / b,
+        "half_square": lambda a: -a * a / 2,
+        "head": lambda a: a,
+        "shifted_product": lambda x, y, slope, a: x * y,
+        "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": np.sqrt,
         "neg": np.negative,
         "abs": np.abs,
         "exp_mantissa": np.exp,
+        "times_exp_mantissa": lambda a, x: a * np.exp(x),
         "lt": np.less,
         "le": np.less_equal,
         "eq": np.equal,

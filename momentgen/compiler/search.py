@@ -22,7 +22,7 @@ __all__ = ["nearly_exact", "worst_points"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-_KEPT = (150, 40, 40, 40)  # points an output that each round finds
+_KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
 _NEIGHBOURS = 24
 _SPREAD = 1 << 12  # units in the last place that the first climb looks around
 

@@ -101,6 +101,14 @@ def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool
         return f"{args[0]} * {args[1]} + {args[2]}", False
     if kind == "recip":
         return f"1.0 / {args[0]}", False
+    if kind == "over":
+        return f"{args[0]} / {args[1]}", False
+    if kind == "over_one_plus":
+        return f"{args[0]} / (1.0 + {args[1]})", False
+    if kind == "times_exp_mantissa":
+        return f"{args[0]} * {'torch' if of_tensor[1] else 'math'}.exp({args[1]})", not of_tensor[1]
+    if kind == "half_square":
+        return f"-0.5 * {args[0]} * {args[0]}", False
     if kind == "neg":
         return f"-{args[0]}", False
     if kind in CONDITIONS:

@@ -167,7 +167,6 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
         "partials": partials,
         "forward64": graphs.build(FLOAT64, OUTPUTS)[0],
         "partials64": graphs.build(FLOAT64, PARTIALS)[0],
-        "alternatives": (),
         "truth": truth,
         "vanishes": not np.any(at_zero),
         "fits": tuple(dict.fromkeys((*fits, *more))),

@@ -27,9 +27,10 @@ from momentgen.errors import BuildError
 __all__ = ["FunctionWriter", "Value", "mills_core"]
 
 _CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
-_FACTORS = 2
-#: exponents at which exp is set to 0, and beyond which it overflows; two factors of 2^n stay normal up to 174
-_FLUSH = {True: (-174.0, 174.0), False: (-745.0, 720.0)}
+_FACTORS = 4
+#: exponents at which exp is set to 0, and beyond which it overflows; 2^128·exp(-176.1) is the smallest normal number,
+#: for which two factors of 2^n would have to be below it
+_FLUSH = {True: (-176.5, 176.5), False: (-745.0, 720.0)}
 _LARGEST_RATIO = 60  # |mu|/sigma is clamped at 2^60: its square is finite, and it lies beyond every tail
 
 
@@ -153,7 +154,10 @@ class FunctionWriter:
 
     # --- functions ---------------------------------------------------------------
     def exp(self, exponent: int, *, decays: bool = False) -> Value:
-        """The exponential, exactly 0 below the range of a product of two floats; ``decays`` says exponent <= 0."""
+        """The exponential; ``decays`` says exponent <= 0.
+
+        Exactly 0 where its product with the largest float is below the normal range.
+        """
         g = self.g
         low, high = g.const(self.low), g.const(self.high)
         below = g.lt(exponent, low)

@@ -44,7 +44,9 @@ class Precision:
         reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
         scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
         factors: in how many factors exp's power of two is applied; each must be a normal number.
-        scale: c in u = 1/(1 + t/c), the variable of the fits: rounding u costs in proportion to c, a small c degree.
+        scale: c in u = 1/(1 + t/c), the variable of the fits; a power of two, so that t/c is exact.
+        lean: whether to take the shorter of two ways where it costs a rounding: sigma as var·(1/sigma), and the
+            remainder of a division by 1 + t² from a rounded difference.
     """
 
     fit: float
@@ -52,6 +54,7 @@ class Precision:
     scaled: bool
     factors: int = 2
     scale: float = 4.0
+    lean: bool = False
 
 
 FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
@@ -69,8 +72,21 @@ def _core(order: int, reach: float, goal: float, scale: float) -> Polynomial:
     return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, centre=_CENTRE, what=what), goal, what)
 
 
-def _lowest(fit: Any, goal: float, what: str) -> Polynomial:
-    for degree in range(4, 40, 2):
+@lru_cache
+def _slope(order: int, reach: float, scale: float) -> Polynomial:
+    """Q with dJ_order/du/sqrt(2 pi) = u^order Q(u), to 3 %: it multiplies a rounding error."""
+    low = 1 / (1 + mpmath.mpf(reach) / scale)
+
+    def target(u: Any) -> Any:  # J_n' = -(n + 1) J_{n+1}, dt/du = -c/u²
+        slope = (order + 1) * scale * J(order + 1, scale * (1 / u - 1)) / u**2
+        return slope / (mpmath.sqrt(2 * mpmath.pi) * u**order)
+
+    what = f"dJ_{order}/du/(sqrt(2 pi) u^{order}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
+    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, what=what), 0.03, what, range(1, 8))
+
+
+def _lowest(fit: Any, goal: float, what: str, degrees: range = range(4, 40, 2)) -> Polynomial:
+    for degree in degrees:
         polynomial: Polynomial = fit(degree)
         if polynomial.error <= goal:
             return polynomial
@@ -128,24 +144,27 @@ class _Writer:
         else:
             c = back = g.const(1)
             w, x = self.v, self.size
-        self.w = g.select(self.degenerate, g.const(1), w)
-        # At mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on.  NaN stays NaN.
-        above = g.lt if degree > 0 else g.le
-        limit = g.both(self.degenerate, above(g.const(0), self.size))
-        self.x = g.select(limit, g.const(mpmath.mpf(2) ** 100), x)
+        # At var = 0 stand-ins with which every mean but 0 is beyond reach.  NaN stays NaN.
+        self.w = g.select(self.degenerate, g.const(mpmath.mpf(2) ** -100), w)
+        x = g.select(self.degenerate, g.mul(self.size, g.const(mpmath.mpf(2) ** 126)), x)
+        if degree == 0:  # at mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on
+            x = g.select(g.both(self.degenerate, g.eq(self.size, g.const(0))), g.const(1), x)
+        self.x = x
         self.s = g.comment(g.sqrt(self.w), "standard deviation, scaled")
         self.r = g.recip(self.s)
         reach = g.const(precision.reach)
-        raw = g.mul(self.x, self.r)
+        raw = g.over(self.x, self.s)
         self.clamped = g.lt(reach, raw)
         self.t = g.comment(g.select(self.clamped, reach, raw), "t = min(|mean|/sigma, reach)")
         self.h = g.mul(self.t, self.t)
-        self.exponent = g.mul(self.h, g.const(-0.5))
+        self.exponent = g.half_square(self.t)
         self.e = g.comment(g.exp_mantissa(self.exponent), "exp(-t^2/2), mantissa")
         zero = g.const(0)
         # Terms in 1/sigma are taken as 0 at sigma = 0: there t is 0 or at its reach, and gradients stay finite.
-        self.sigma = g.select(self.degenerate, zero, g.mul(self.s, back))
-        self.inverse = g.select(self.degenerate, zero, g.mul(self.r, c))
+        inverse = g.mul(self.r, c)
+        by_root = g.select(self.degenerate, zero, g.mul(self.s, back))
+        self.sigma = g.mul(self.v, inverse) if precision.lean else by_root
+        self.inverse = g.select(self.degenerate, zero, inverse)
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
@@ -166,7 +185,10 @@ class _Writer:
             two = g.const(2)
             self.j[2] = self.fit(2)
             top = g.madd(g.neg(g.mul(self.t, two)), self.j[2], self.j[-1])
-            self.j[1] = g.comment(g.mul(top, g.recip(g.add(self.h, g.const(1)))), "J_1/sqrt(2 pi)")
+            one = g.const(1)
+            lean = self.precision.lean
+            self.j[1] = g.over_one_plus(top, self.h) if lean else g.mul(top, g.recip(g.add(self.h, one)))
+            g.comment(self.j[1], "J_1/sqrt(2 pi)")
             self.j[0] = g.comment(g.madd(self.t, self.j[1], g.mul(self.j[2], two)), "Mills ratio/sqrt(2 pi)")
         else:
             top_order = max(orders)
@@ -180,12 +202,17 @@ class _Writer:
         core = _core(order, self.precision.reach, self.precision.fit, self.precision.scale)
         self.fits.append(core)
         c = self.precision.scale
-        u = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
+        exact = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
+        # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
+        u = g.head(exact) if self.precision.scaled else exact
         value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
-        power = u
+        power = g.const(1)
         for _ in range(order):
             power = g.mul(power, u)
-        return g.comment(g.mul(value, power), f"J_{order}/sqrt(2 pi)")
+        if not self.precision.scaled:
+            return g.comment(g.mul(value, g.mul(power, u)), f"J_{order}/sqrt(2 pi)")
+        slope = g.mul(g.horner(u, _slope(order, self.precision.reach, c).coefficients), power)
+        return g.comment(g.shifted_product(value, g.mul(power, u), slope, exact), f"J_{order}/sqrt(2 pi)")
 
     # --- expressions -------------------------------------------------------------
     def expression(self, expr: sp.Expr) -> int:
@@ -216,10 +243,10 @@ class _Writer:
             return total
         raise TypeError(f"not a polynomial: {expr}")
 
-    def combination(self, terms: Mapping[int, sp.Expr]) -> int:
-        """Σ b_n·J_n/sqrt(2 pi)."""
-        total = self.g.const(0)
-        for n, b in terms.items():
+    def combination(self, terms: Mapping[int, sp.Expr], start: int | None = None) -> int:
+        """Σ b_n·J_n/sqrt(2 pi) and ``start``, those that vanish at t = 0 first: there the sum has to be right."""
+        total = self.g.const(0) if start is None else start
+        for n, b in sorted(terms.items(), key=lambda term: term[1].subs(T, 0) != 0):
             total = self.g.madd(self.expression(b), self.j[n], total)
         return total
 
@@ -228,7 +255,16 @@ class _Writer:
         if side.factor == 0:
             return self.g.const(0)
         g = self.g
-        return g.mul(g.mul(self.expression(side.factor), self.combination(side.left)), self.combination(side.right))
+        negative = side.factor.could_extract_minus_sign()  # outside, so that both signs share the product
+        factor = self.expression(-side.factor if negative else side.factor)
+        value = g.mul(g.mul(factor, self.combination(side.left)), self.combination(side.right))
+        return g.neg(value) if negative else value
+
+    def times_exponential(self, value: int) -> int:
+        """value·E but for the exponential's power of two."""
+        if self.precision.scaled:
+            return self.g.times_exp_mantissa(value, self.exponent)
+        return self.g.mul(value, self.e)  # one exp for all outputs
 
     def plain_density(self) -> int:
         """E with its exponent, flushed to zero where it is negligible beside 1."""
@@ -253,10 +289,10 @@ class _Writer:
         one_sided = parity is not None
         sides = (form.plus,) if one_sided else (form.plus, form.minus)
         if parity is not None and (rest := _without_t(form.plus)) is not None:
-            z = g.mul(self.e, self.combination(rest))
+            z = self.times_exponential(self.combination(rest))
             main = self.powers(form.power, 1, z, self.factors())
         else:
-            main = self.assemble(form, sides, g.mul(self.e, self.coefficient(sides)))
+            main = self.assemble(form, sides, self.times_exponential(self.coefficient(sides)))
         if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > _LOSS:
             order = _vanishing_order(form.plus, params)
             fit, edge = _near_zero(form, order, params, self.precision.fit)
@@ -320,42 +356,52 @@ class _Writer:
     def coefficient(self, sides: tuple[Side, ...]) -> int:
         """C1 + E·C2 of the side that mu is on."""
         g = self.g
-        firsts = [self.combination(side.first) for side in sides]
-        products = [self.product(side) for side in sides]
-        if len(set(products)) == 1:
-            first = firsts[0] if len(sides) == 1 else g.select(self.negative, firsts[1], firsts[0])
-            return first if g.value(products[0]) == 0 else g.madd(self.plain_density(), products[0], first)
-        sums = [g.madd(self.plain_density(), p, f) for p, f in zip(products, firsts, strict=True)]
-        return g.select(self.negative, sums[1], sums[0])
+        sums = []
+        for side in sides:
+            product = self.product(side)
+            start = product if g.value(product) == 0 else g.mul(self.plain_density(), product)
+            sums.append(self.combination(side.first, start))
+        return sums[0] if len(sums) == 1 else g.select(self.negative, sums[1], sums[0])
 
     def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: int) -> int:
-        """sigma^p·(C0 + z·2^n), where 2^n is applied after sigma^p when C0 = 0."""
+        """sigma^p·(C0 + z·2^n).
+
+        Lean: one multiply-add, whose product is not rounded.  Else the exponential's power of two is applied last,
+        to a double-float rounded at the end: sigma^p·2^n has no room for a second word near the smallest number.
+        """
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
         degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
-        factors = self.factors()
+        lean = self.precision.lean
         if not degrees:
-            return self.scale(z, p, factors)
+            return g.mul(self.scale(p), z) if lean else self.scaled(z, p)
         if degrees == {0}:
-            values = [self.expression(e) for e in plains]
-            plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
-            if not self.precision.scaled:
-                return self.scale(g.add(z, plain), p, factors)
-            if g.value(plain) is not None:  # never zero
-                return self.scale(g.madd(z, self.whole(), plain), p, [])
-            alone = g.eq(plain, g.const(0))
-            one = g.const(1)
-            inner = g.select(alone, one, self.whole())
-            return self.scale(g.madd(z, inner, plain), p, [g.select(alone, f, one) for f in factors])
-        if degrees == {1} and p == 1:
-            values = [self.expression(sp.cancel(e / T)) for e in plains]
-            plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
-            return g.madd(plain, self.size, self.scale(z, p, factors))
-        raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
+            values, unit = [self.expression(e) for e in plains], self.power(p)
+        elif degrees == {1} and p == 1:
+            values, unit = [self.expression(sp.cancel(e / T)) for e in plains], self.size
+        else:
+            raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
+        plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
+        return g.madd(self.scale(p), z, g.mul(plain, unit)) if lean else g.madd(plain, unit, self.scaled(z, p))
 
-    def scale(self, z: int, power: int, factors: list[int]) -> int:
-        """z·sigma^power times the exponential's factors, in an order in which nothing overflows on the way."""
-        g = self.g
+    def power(self, power: int) -> int:
+        """sigma^power."""
+        total = self.g.const(1)
+        inverse = self.capped if power <= -2 else self.inverse
+        for step in [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [inverse] * -power:
+            total = self.g.mul(total, step)
+        return total
+
+    def scale(self, power: int) -> int:
+        """sigma^power·2^n: exact, or below the normal range, and then so is its product with any |z| <= 1."""
+        total = self.power(power)
+        for factor in self.factors():
+            total = self.g.mul(total, factor)
+        return total
+
+    def scaled(self, z: int, power: int) -> int:
+        """z·sigma^power·2^n, in an order in which nothing overflows on the way."""
+        g, factors = self.g, self.factors()
         if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
             for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
                 z = g.mul(z, step)

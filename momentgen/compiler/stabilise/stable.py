@@ -38,8 +38,6 @@ class Stable:
     Attributes:
         variant: its name.
         forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
-        alternatives: other (forward, partials) pairs of the same value; lower takes the forward and the partials
-            that reach the aim with the fewest operations.
         forward64, partials64: the same for the PyTorch form, accurate to float64.
         truth: exact values of the six outputs.
         measure: the error that ``goal`` limits.
@@ -68,7 +66,6 @@ class Stable:
     aim: float
     unit: str
     box: Mapping[str, tuple[float, float]]
-    alternatives: tuple[tuple[Graph, Graph], ...] = ()
     vanishes: bool = True
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
