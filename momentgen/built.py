@@ -6,9 +6,10 @@ rendered anew, so what is measured is what was committed.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Built:
         source: its C file.
         inputs: names of the kernel's input arrays, from the C; empty where the C exports no elementwise kernel of
             this name (a reduction, say).
+        folder: where its files are.
     """
 
     rule: str
@@ -46,6 +48,7 @@ class Built:
     certificate: Mapping[str, Any] = field(repr=False)
     source: str = field(repr=False)
     inputs: tuple[str, ...]
+    folder: Path = Path()
 
     @property
     def is_univariate(self) -> bool:
@@ -66,6 +69,26 @@ class Built:
     def bounds(self) -> dict[str, float]:
         """Output or partial -> the largest error certified, in :attr:`unit`."""
         return {name: float(bound[self.unit]) for name, bound in self.certificate["bounds"].items()}
+
+    def scalars(self, setting: Mapping[str, float]) -> tuple[float, ...]:
+        """What the kernels take after the parameters, as the committed Python code computes it.
+
+        Raises:
+            MomentgenError: if that code cannot be imported.
+        """
+        path = self.folder / f"{self.variant}_torch.py"
+        if not setting or not path.is_file():
+            return ()
+        spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{self.variant}", path)
+        if spec is None or spec.loader is None:
+            raise MomentgenError(f"{path}: cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except (ImportError, SyntaxError) as error:
+            raise MomentgenError(f"{path}: cannot be imported: {error}") from error
+        derive = getattr(module, "kernel_scalars", None)
+        return () if derive is None else tuple(float(value) for value in derive(**setting))
 
 
 def read_built(package: Path, rule: str) -> tuple[Built, ...]:
@@ -95,7 +118,7 @@ def read_built(package: Path, rule: str) -> tuple[Built, ...]:
         if missing:
             raise MomentgenError(f"certificate {stem}.json: missing {', '.join(missing)}; build the rule again")
         inputs = _inputs(source, f"{rule}_{variant.name}_forward")
-        found.append(Built(rule, variant.name, certificate, source, inputs))
+        found.append(Built(rule, variant.name, certificate, source, inputs, package / rule))
     return tuple(found)
 
 
@@ -119,14 +142,15 @@ class CommittedKernel:
     Args:
         built: the variant.
         setting: the rule's parameters by name, in its order.
-        scalars: derived scalars that the kernel takes after them, at that setting.
 
     Raises:
         BuildError: if there is no C compiler, it fails, or the C lacks a kernel.
+        MomentgenError: if the rule's derived scalars cannot be computed.
     """
 
-    def __init__(self, built: Built, setting: Mapping[str, float], scalars: Sequence[float] = ()) -> None:
-        self.params = [word for value in setting.values() for word in split_float32(value)] + list(scalars)
+    def __init__(self, built: Built, setting: Mapping[str, float]) -> None:
+        self.params = [word for value in setting.values() for word in split_float32(value)]
+        self.params += built.scalars(setting)
         name, inputs = f"{built.rule}_{built.variant}", len(built.inputs)
         count = len(self.params)
         self._forward = NativeKernel(built.source, f"{name}_forward", inputs, count, 2)

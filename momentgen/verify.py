@@ -204,7 +204,7 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
     largest = {name: _Largest() for name in built.bounds}
     count = 0
     for setting in stable.settings:
-        kernel = CommittedKernel(built, setting, stable.scalars(setting))
+        kernel = CommittedKernel(built, setting)
         batch = _points(built, stable, setting, points, seed)
         # Where errors are bad they are worse nearby: a second round around the worst of the first.
         for round_ in range(2):
