@@ -16,7 +16,7 @@ from rich.console import Console
 
 from momentgen import __version__
 from momentgen.build import BuildResult
-from momentgen.display import BuildDisplay, SweepDisplay, VerifyDisplay, build_table, short
+from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, short
 from momentgen.errors import MomentgenError
 
 __all__ = ["app", "main"]
@@ -196,6 +196,36 @@ def verify(
     console.print(f"{measured} variants measured at {points:,} points", highlight=False, soft_wrap=True)
     if broken:
         _fail(f"{len(broken)} certified bound(s) do not hold: " + "; ".join(broken))
+
+
+@app.command()
+def report(
+    rules: Annotated[Path, typer.Argument(metavar="[RULES]", help="Directory of rule files.")] = RULES,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    package: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Package the rules were built to; by default `generated` beside RULES.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Show this rule alone.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Rules looked at a time; by default one a core.", show_default=False)
+    ] = None,
+) -> None:
+    """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""
+    from momentgen.report import require_extra
+
+    require_extra()
+    from momentgen.report.write import write_report
+
+    console = Console()
+    with ReportDisplay(console) as display:
+        written = write_report(rules, out, package=package, only=only, jobs=jobs, progress=display)
+    line = f"wrote {short(written.path)}: {written.rules} rules, {written.size / 1e6:.1f} MB"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _parameter(text: str) -> tuple[str, float]:

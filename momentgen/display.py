@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from momentgen.exhaustive import VariantRun
     from momentgen.verify import VariantCheck
 
-__all__ = ["BuildDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "short"]
+__all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "short"]
 
 
 class SweepDisplay:
@@ -189,6 +189,35 @@ class VerifyDisplay:
             self.table.add_row(*name, output.name, *figures, escape(check.unit), state)
             name = ("", "")
         self.table.add_section()
+
+
+class ReportDisplay:
+    """A bar over the rules of a report; called as ``report.write.Progress``."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("rules", total=None)
+
+    def __enter__(self) -> ReportDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        self._progress.update(self._task, completed=done, total=total, description=escape(name or "rules"))
 
 
 def build_table(result: BuildResult) -> Table:

@@ -73,7 +73,7 @@ def kl_bits(p: F64, not_p: F64, q: F64, not_q: F64) -> F64:
 
 
 def bernoulli_sums(
-    means: Mapping[str, MeanRule], *, most: int = 5, points: int = 81, seed: int = 2018
+    means: Mapping[str, MeanRule], *, most: int = 5, points: int = 121, seed: int = 2018
 ) -> BernoulliSums:
     """KL of each approximation for 1 to ``most`` Bernoulli inputs.
 
@@ -81,12 +81,12 @@ def bernoulli_sums(
         means: approximation -> its mean, as a function of the input's mean and *variance*; each is taken to treat
             X and -X alike, so that q(0) is its value at -mu, accurate where q(1) is all but 1.
         most: the largest number of inputs.
-        points: biases a curve, from where the sum's mean is -12 to where it is 12.
+        points: biases a curve, from where every sum is at most -10 to where every sum is at least 10.
         seed: of the weights and of the samples.
     """
     rng = np.random.default_rng(seed)
     weights = tuple(rng.uniform(0, 10, n) for n in range(1, most + 1))
-    biases = tuple(np.linspace(-12, 12, points) - w.sum() / 2 for w in weights)
+    biases = tuple(np.linspace(-10 - w.sum(), 10, points) for w in weights)
     kl: dict[str, list[F64]] = {name: [] for name in means}
     sampled = []
     for w, b in zip(weights, biases, strict=True):

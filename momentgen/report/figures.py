@@ -70,14 +70,14 @@ def picture_figure(picture: Picture) -> str:
 
 
 def error_figure(errors: ErrorMap) -> str:
-    """Errors over (mu, sigma), one map an output; what is over the goal is red."""
+    """Errors over (mu, sigma), one map an output; what is over the goal is red, what is below a 1000th of it grey."""
     with matplotlib.rc_context(_STYLE):
         figure = _figure(9.6, 2.9)
         norm = LogNorm(errors.goal * 1e-3, errors.goal)
-        colours = matplotlib.colormaps["viridis"].with_extremes(over="red", under="#2b0a3d", bad="white")
+        colours = matplotlib.colormaps["viridis"].with_extremes(over="red", under="#e4e7eb", bad="white")
         all_axes = figure.subplots(1, len(errors.errors), sharey=True)
         for axes, (name, values) in zip(all_axes, errors.errors.items(), strict=True):
-            # 0 has no logarithm; it is shown as the darkest colour.
+            # 0 has no logarithm; it is shown as what is below the scale.
             shown = np.where(values == 0, errors.goal * 1e-9, values)
             axes.pcolormesh(errors.mu, errors.sigma, shown, norm=norm, cmap=colours, shading="nearest", rasterized=True)
             axes.set_xscale("asinh", linear_width=1.0)
@@ -146,7 +146,8 @@ def bernoulli_figure(data: BernoulliSums) -> str:
         rows = -(-len(panels) // columns)
         figure = _figure(9.6, 2.3 * rows)
         all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        top = 1.1 * max(float(k.max()) for name, curves in data.kl.items() if name != "ap1" for k in curves)
+        scale = {name: 10.0 if name == "ap1" else 1.0 for name in data.kl}
+        top = 1.1 * max(float(k.max()) / scale[name] for name, curves in data.kl.items() for k in curves)
         for axes, name in zip(all_axes, panels, strict=False):
             for i, n in enumerate(data.inputs):
                 colour = f"C{i}"
@@ -157,7 +158,7 @@ def bernoulli_figure(data: BernoulliSums) -> str:
                     axes.plot(data.biases[i], mean, color=colour, linewidth=1.2, label=f"{n}")
                     for edge in (low, high):
                         axes.plot(data.biases[i], edge, color=colour, linewidth=0.7, linestyle="--")
-            axes.set_ylim(0, 10 * top if name == "ap1" else top)
+            axes.set_ylim(0, top * scale.get(name, 1.0))
             axes.set_title(f"{name} (scale × 10)" if name == "ap1" else name)
             axes.set_xlabel("bias")
         for axes in all_axes[len(panels) :]:

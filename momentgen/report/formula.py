@@ -10,7 +10,7 @@ from sympy.printing.mathml import MathMLPresentationPrinter
 __all__ = ["mathml"]
 
 #: how the vocabulary of rules is written
-_NAMES = {"Phi": "Φ", "phi": "φ", "S": "𝒮", "Max": "max", "Min": "min"}
+_NAMES = {"Phi": "Φ", "phi": "φ", "S": "S"}
 _LONGEST = 250  # operations; beyond, a formula is nothing to look at
 
 
@@ -28,6 +28,10 @@ class _Printer(MathMLPresentationPrinter):
         element = self.dom.createElement(tag)
         element.appendChild(self.dom.createTextNode(text))
         return element
+
+    def doprint(self, expr: Expr) -> str:
+        """The expression's MathML; unlike sympy's own, it goes through the methods below from the start."""
+        return str(self._print(expr).toxml())
 
     def _print(self, expr: Any, **settings: Any) -> Any:
         name = _NAMES.get(type(expr).__name__)

@@ -187,7 +187,8 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData]:
         Figure(
             figures.error_figure(errors),
             f"Errors of the exact variant against exact values over (μ, σ){at}, {errors.mu.size} × {errors.sigma.size} "
-            f"points; the scale ends at the goal, {errors.goal:g} {errors.unit}.",
+            f"points; the scale ends at the goal, {errors.goal:g} {errors.unit}; grey is less than a 1000th of it, "
+            "white outside the certified domain.",
         ),
     ]
     rows = [

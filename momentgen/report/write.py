@@ -49,7 +49,7 @@ def write_report(
         results: directory of benchmark results; ``benchmarks/results`` beside the rules unless given.
         only: name of the one rule to show.
         jobs: rules looked at a time; one a core unless given.
-        progress: told after each rule.
+        progress: told at the start, with an empty name, and after each rule.
 
     Raises:
         RuleError: if there is no such rule.
@@ -64,6 +64,7 @@ def write_report(
     results = rules.resolve().parent / "benchmarks" / "results" if results is None else results
     share, softmax = results / "layer_share.json", results / "softmax.json"
     costs, table = costs_from(read_results(share), share), softmax_table(read_results(softmax), softmax)
+    progress(0, len(chosen), "")
     sections = _sections(rules, package, chosen, jobs or os.cpu_count() or 1, progress)
     page = render_page([sections[name] for name in chosen], costs=costs, softmax=table)
     try:
