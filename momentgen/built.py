@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel
 from momentgen.errors import MomentgenError
 from momentgen.output import Output
+from momentgen.rule import Rule
 
-__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "read_built"]
+__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "check_source", "read_built"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -120,6 +121,20 @@ def read_built(package: Path, rule: str) -> tuple[Built, ...]:
         inputs = _inputs(source, f"{rule}_{variant.name}_forward")
         found.append(Built(rule, variant.name, certificate, source, inputs, package / rule))
     return tuple(found)
+
+
+def check_source(rule: Rule, variants: Sequence[Built]) -> None:
+    """Check that ``variants`` were built from ``rule`` as it is now.
+
+    Raises:
+        MomentgenError: if a certificate is of another state of the rule file.
+    """
+    for built in variants:
+        if built.certificate.get("digest") != rule.digest:
+            raise MomentgenError(
+                f"rule {rule.name}, variant {built.variant}: the certificate is of another state of the rule file; "
+                "run `momentgen build` first"
+            )
 
 
 def _inputs(source: str, symbol: str) -> tuple[str, ...]:

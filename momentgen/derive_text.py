@@ -18,8 +18,9 @@ from sympy import Expr, Symbol
 from sympy.printing.pretty.stringpict import prettyForm
 
 from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.stabilise import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
-from momentgen.rule import PARTIALS, Rule, load_rules
+from momentgen.rule import Rule, load_rules
 from momentgen.symbols import Phi, S, mu, phi, v, x
 
 __all__ = ["Derived", "derived", "find_rule", "readable"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from momentgen.built import Built, read_built
+from momentgen.built import Built, check_source, read_built
 from momentgen.derive_text import derived
 from momentgen.report import figures
 from momentgen.report.bernoulli import BernoulliSums, bernoulli_sums
@@ -103,6 +103,7 @@ def section_of(rule: Rule, package: Path) -> Section:
         BuildError: if it cannot be derived, or its C does not compile.
     """
     variants = read_built(package, rule.name)
+    check_source(rule, variants)
     first = next((built for built in variants if built.variant == EXACT), variants[0])
     notes: list[str] = []
     pictures: list[Figure] = []
