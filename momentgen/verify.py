@@ -219,8 +219,9 @@ class _Largest:
     at: dict[str, float] = field(default_factory=dict)
 
     def take_in(self, error: npt.NDArray[np.float64], batch: Points, setting: Mapping[str, float]) -> None:
-        index = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
-        if not error[index] <= self.error:
+        error = np.where(np.isnan(error), np.inf, error)
+        index = int(np.argmax(error))
+        if error[index] > self.error:
             self.error = float(error[index])
             self.at = {"mean": float(batch[0][index]), "var": float(batch[1][index]), **setting}
 
