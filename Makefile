@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install "$$(grep '^torch==' constraints.txt)"
 	if $(BIN)/pip show --quiet triton 2>/dev/null; then grep -v '^triton==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
-	$(BIN)/pip install -c $(VENV)/constraints.txt -e '.[dev,examples,report]'
+	$(BIN)/pip install -c $(VENV)/constraints.txt -e '.[dev,examples]'
 	touch $@
 
 demo: $(READY)

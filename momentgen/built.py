@@ -22,8 +22,9 @@ from momentgen.compiler.native import NativeKernel
 from momentgen.errors import MomentgenError
 from momentgen.output import Output
 from momentgen.rule import Rule
+from momentgen.symbols import x
 
-__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "check_source", "read_built"]
+__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "check_source", "is_deterministic", "read_built"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -135,6 +136,15 @@ def check_source(rule: Rule, variants: Sequence[Built]) -> None:
                 f"rule {rule.name}, variant {built.variant}: the certificate is of another state of the rule file; "
                 "run `momentgen build` first"
             )
+
+
+def is_deterministic(rule: Rule) -> bool:
+    """Whether f is a function of ``x`` and the parameters alone, without a random factor of its own.
+
+    >>> is_deterministic(Rule("square", f=x**2))
+    True
+    """
+    return bool(rule.f.free_symbols <= {x, *(p.symbol for p in rule.parameters)})
 
 
 def _inputs(source: str, symbol: str) -> tuple[str, ...]:

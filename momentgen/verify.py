@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.build import default_output
-from momentgen.built import Built, CommittedKernel, check_source, read_built
+from momentgen.built import Built, CommittedKernel, check_source, is_deterministic, read_built
 from momentgen.compiler.derive import derive
 from momentgen.compiler.points import Points, edge_points, in_domain, near_points, neighbours, seed_of, wide_points
 from momentgen.compiler.stabilise import Stable, stabilise
 from momentgen.errors import MomentgenError, RuleError
-from momentgen.rule import load_rules
+from momentgen.rule import Rule, load_rules
 
 __all__ = ["MARGIN", "OutputCheck", "Reporter", "VariantCheck", "verify", "verify_variant"]
 
@@ -164,13 +164,12 @@ def verify(
     results: list[VariantCheck] = []
     for rule, variants in plan:
         reporter.started(rule.name, "")
-        univariate = any(built.is_univariate for built in variants)
-        stables = {stable.variant: stable for stable in stabilise(derive(rule))} if univariate else {}
+        reasons = {built.variant: _reason_to_skip(rule, built) for built in variants}
+        stables = {} if all(reasons.values()) else {s.variant: s for s in stabilise(derive(rule))}
         for built in variants:
             reporter.started(rule.name, built.variant)
-            if not built.is_univariate:
-                what = f"inputs {', '.join(built.inputs)}" if built.inputs else "a reduction"
-                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped=what)
+            if reason := reasons[built.variant]:
+                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped=reason)
             elif built.variant in stables:
                 check = verify_variant(built, stables[built.variant], points=points, seed=seed)
             else:
@@ -178,6 +177,15 @@ def verify(
             results.append(check)
             reporter.finished(check)
     return tuple(results)
+
+
+def _reason_to_skip(rule: Rule, built: Built) -> str:
+    """Why a variant is not measured: it is no function of one random variable alone.  Empty where it is."""
+    if not built.inputs:
+        return "a reduction"
+    if not built.is_univariate:
+        return f"inputs {', '.join(built.inputs)}"
+    return "" if is_deterministic(rule) else "f has a random factor"
 
 
 def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0) -> VariantCheck:

@@ -32,7 +32,7 @@ def test_a_wheel_holds_every_module_rule_and_generated_file(tmp_path: Path) -> N
         name.replace(top, inside, 1)
         for top, inside in installed.items()
         for name in files
-        if name.startswith(top) and name.endswith((".py", ".c", ".json", "py.typed"))
+        if name.startswith(top) and name.endswith((".py", ".c", ".json", ".html.j2", "py.typed"))
     }
     held = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     assert {"momentgen/__init__.py", "momentgen/rules/relu.py", "momentgen/generated/__init__.py"} <= expected

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from momentgen.built import Built, check_source, read_built
+from momentgen.built import Built, check_source, is_deterministic, read_built
 from momentgen.derive_text import derived
 from momentgen.report import figures
 from momentgen.report.bernoulli import BernoulliSums, bernoulli_sums
@@ -111,7 +111,8 @@ def section_of(rule: Rule, package: Path) -> Section:
     logistic: tuple[Figure, TableData] | None = None
     formulas = [formula] if (formula := mathml("<mi>f</mi><mo>(</mo><mi>x</mi><mo>)</mo>", rule.f)) else []
     legend: list[str] = []
-    if all(built.is_univariate for built in variants) and first.variant == EXACT:
+    univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
+    if univariate and is_deterministic(rule):
         subject = subject_of(rule, package)
         moments, legend, remarks = _moments(subject)
         formulas += moments
@@ -119,6 +120,8 @@ def section_of(rule: Rule, package: Path) -> Section:
         more, comparison = _measured(subject)
         pictures += more
         logistic = _logistic(subject)
+    elif univariate:
+        notes.append("f has a random factor of its own: no pictures of a function.")
     elif first.inputs:
         count = {2: "two inputs", 3: "three inputs"}.get(len(first.inputs) // 2, f"inputs {', '.join(first.inputs)}")
         notes.append(f"A function of {count}: no pictures over one mean and one variance.")
