@@ -147,12 +147,15 @@ class VerifyDisplay:
         )
         self._task: TaskID | None = None
         self.table = Table(
-            *("rule", "variant", "output", "measured", "certified", "goal", "unit", ""),
+            *("rule", "variant", "output", "measured", "certified", "goal", ""),
             title="largest error",
             box=SIMPLE_HEAD,
             pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
-        for column in self.table.columns[3:6]:
+        for column in self.table.columns[2:6]:
+            column.no_wrap = True
+        for column in self.table.columns[3:5]:
             column.justify = "right"
 
     def __enter__(self) -> VerifyDisplay:
@@ -177,7 +180,7 @@ class VerifyDisplay:
             self._progress.advance(self._task)
         name = (check.rule, check.variant)
         if check.skipped:
-            self.table.add_row(*name, "", "", "", "", "", escape(f"not measured: {check.skipped}"))
+            self.table.add_row(*name, "", "", "", "", escape(f"not measured: {check.skipped}"))
         for output in check.outputs:
             state = ""
             if not output.measured <= check.goal:
@@ -185,8 +188,8 @@ class VerifyDisplay:
             elif output.excess > 0:
                 share = f"{100 * output.excess:.2g} % beyond the bound"
                 state = f"[red]{share}[/red]" if output.excess > check.margin else f"[yellow]{share}[/yellow]"
-            figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g}")
-            self.table.add_row(*name, output.name, *figures, escape(check.unit), state)
+            figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g} {check.unit}")
+            self.table.add_row(*name, output.name, *map(escape, figures), state)
             name = ("", "")
         self.table.add_section()
 

@@ -2,7 +2,7 @@
 
 The C of a built package is compiled as it lies there and run at points that no build has seen, and at those where the
 certificates say that it is worst, with their neighbours.  Exact values come from rigorous balls or mpmath, by way of
-the rule alone.
+the rule alone.  Two promises are tried as well, at any finite input: no NaN, and no negative variance.
 
 A certificate states the largest error that a long search found; at other points it may be exceeded by a hair.  So an
 error up to 2 % beyond its bound is reported as such; one further beyond, or above the goal, is a broken certificate.
@@ -71,6 +71,7 @@ class VariantCheck:
         unit, goal: the unit of all errors, and the largest that the rule allows.
         points: how many points were measured.
         outputs: one check an output and partial.
+        promises: what was promised for every finite input and does not hold, with the point, a line each.
         skipped: why nothing was measured; empty where something was.
     """
 
@@ -80,6 +81,7 @@ class VariantCheck:
     goal: float
     points: int = 0
     outputs: tuple[OutputCheck, ...] = ()
+    promises: tuple[str, ...] = ()
     skipped: str = ""
 
     @property
@@ -89,8 +91,8 @@ class VariantCheck:
 
     @property
     def broken(self) -> list[str]:
-        """What is wrong, a line each: bounds, and the goal."""
-        lines = []
+        """What is wrong, a line each: promises, bounds, and the goal."""
+        lines = [f"{self.rule} {self.variant}: {line}" for line in self.promises]
         for check in self.outputs:
             at = ", ".join(f"{key} = {value:.9g}" for key, value in check.at.items())
             found = f"{self.rule} {self.variant} {check.name}: {check.measured:.4g} {self.unit} at {at}"
@@ -201,9 +203,10 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
         BuildError: if the C does not compile.
     """
     largest = {name: _Largest() for name in built.bounds}
-    count = 0
+    count, promises = 0, []
     for setting in stable.settings:
         kernel = CommittedKernel(built, setting)
+        promises += _broken_promises(kernel, setting, seed_of("promises", built.rule, built.variant, str(seed)))
         batch = _points(built, stable, setting, points, seed)
         # Where errors are bad they are worse nearby: a second round around the worst of the first.
         for round_ in range(2):
@@ -218,7 +221,23 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
                 chosen = np.unique(np.concatenate(worst))
                 batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
     checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
-    return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks)
+    return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
+
+
+def _broken_promises(kernel: CommittedKernel, setting: Mapping[str, float], seed: int) -> list[str]:
+    """A negative variance, or a NaN, from finite inputs: any of float32, variances of 0 and subnormals included."""
+    wide, edges = wide_points(20_000, seed), edge_points()
+    mean, var = (np.concatenate([wide[i], edges[i]]) for i in range(2))
+    result = kernel(mean, var)
+    lines = []
+    for name, values in result.items():
+        wrong = np.isnan(values) | (values < 0 if name == "var" else False)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            at = {"mean": float(mean[i]), "var": float(var[i]), **setting}
+            shown = ", ".join(f"{key} = {value:.9g}" for key, value in at.items())
+            lines.append(f"{name} = {values[i]} at {shown}")
+    return lines
 
 
 @dataclass

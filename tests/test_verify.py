@@ -75,6 +75,13 @@ def test_a_nan_in_the_committed_c_is_found(package: Path) -> None:
     assert any("heaviside exact var: inf" in line for line in check(package).broken)
 
 
+def test_a_negative_variance_at_a_variance_of_0_is_found(package: Path) -> None:
+    # No error is measured there: a point without randomness is outside the domain of the bounds.
+    edit(package / "heaviside" / "exact.c", r"\*out_var = (\w+);", r"*out_var = var == 0.0f ? -1.0f : \1;")
+    (line,) = check(package).broken
+    assert re.match(r"heaviside exact: var = -1\.0 at mean = \S+, var = 0$", line)
+
+
 def test_an_excess_within_the_margin_is_shown_but_breaks_nothing() -> None:
     def found(measured: float) -> VariantCheck:
         return VariantCheck("f", "exact", "ulp", 8.0, 1, (OutputCheck("mean", measured, 5.0, {"mean": 0.0}),))
