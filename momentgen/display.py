@@ -147,13 +147,13 @@ class VerifyDisplay:
         )
         self._task: TaskID | None = None
         self.table = Table(
-            *("rule", "variant", "output", "measured", "certified", "goal", ""),
+            *("rule", "variant", "output", "measured", "certified", "goal", "excess"),
             title="largest error",
             box=SIMPLE_HEAD,
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for column in self.table.columns[2:6]:
+        for column in self.table.columns[:6]:
             column.no_wrap = True
         for column in self.table.columns[3:5]:
             column.justify = "right"
@@ -184,9 +184,9 @@ class VerifyDisplay:
         for output in check.outputs:
             state = ""
             if not output.measured <= check.goal:
-                state = "[red]over the goal[/red]"
+                state = "[red]over goal[/red]"
             elif output.excess > 0:
-                share = f"{100 * output.excess:.2g} % beyond the bound"
+                share = f"+{100 * output.excess:.2g} %"
                 state = f"[red]{share}[/red]" if output.excess > check.margin else f"[yellow]{share}[/yellow]"
             figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g} {check.unit}")
             self.table.add_row(*name, output.name, *map(escape, figures), state)
