@@ -153,10 +153,8 @@ class VerifyDisplay:
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for column in self.table.columns[:6]:
-            column.no_wrap = True
-        for column in self.table.columns[3:5]:
-            column.justify = "right"
+        for column in self.table.columns[3:6]:
+            column.justify, column.no_wrap = "right", True
 
     def __enter__(self) -> VerifyDisplay:
         if self._console.is_terminal:
@@ -178,9 +176,10 @@ class VerifyDisplay:
     def finished(self, check: VariantCheck) -> None:
         if self._task is not None:
             self._progress.advance(self._task)
-        name = (check.rule, check.variant)
         if check.skipped:
-            self.table.add_row(*name, "", "", "", "", escape(f"not measured: {check.skipped}"))
+            self.table.add_row(check.rule, check.variant, f"not measured: {escape(check.skipped)}")
+        # The unit stands below the variant's name, where there is room for it.
+        names = [(check.rule, check.variant), ("", f"[dim]{escape(check.unit)}[/dim]")]
         for output in check.outputs:
             state = ""
             if not output.measured <= check.goal:
@@ -188,9 +187,8 @@ class VerifyDisplay:
             elif output.excess > 0:
                 share = f"+{100 * output.excess:.2g} %"
                 state = f"[red]{share}[/red]" if output.excess > check.margin else f"[yellow]{share}[/yellow]"
-            figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g} {check.unit}")
-            self.table.add_row(*name, output.name, *map(escape, figures), state)
-            name = ("", "")
+            figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g}")
+            self.table.add_row(*(names.pop(0) if names else ("", "")), output.name, *figures, state)
         self.table.add_section()
 
 
