@@ -128,11 +128,14 @@ def derived(rule: Rule) -> Derived:
 
     Raises:
         BuildError: if a moment diverges, or f is outside the algebra and no surrogate serves.
-        MomentgenError: if f is outside the algebra, so that there is no closed form to show.
+        MomentgenError: if f is outside the algebra, so that there is no closed form to show, or no function of x alone.
 
     >>> derived(Rule("relu", f=sympy.Max(x, 0))).outputs["mean"]
     mu*Phi(a) + sigma*phi(a)
     """
+    if others := rule.f.free_symbols - {x, *(p.symbol for p in rule.parameters)}:
+        names = ", ".join(sorted(map(str, others)))
+        raise MomentgenError(f"rule {rule.name}: expected a function of x alone, but f has {names}, in `{rule.f}`")
     derivation = derive(rule)
     if derivation.mean is None or derivation.second is None or derivation.var is None:
         raise MomentgenError(
