@@ -139,8 +139,8 @@ def derived(rule: Rule) -> Derived:
     derivation = derive(rule)
     if derivation.mean is None or derivation.second is None or derivation.var is None:
         raise MomentgenError(
-            f"rule {rule.name}: f is outside the closed algebra (piecewise polynomial, exponential, Phi, phi), so its "
-            f"moments have no closed form to print; `momentgen build` approximates it by a surrogate in `{rule.f}`"
+            f"rule {rule.name}: f or its square is outside the closed algebra (piecewise polynomial, exponential, Phi, "
+            f"phi), so there is no closed form to print, only what `momentgen build` computes, in `{rule.f}`"
         )
     naming = _Naming()
     degree = _whole_degree(derivation)

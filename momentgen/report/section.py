@@ -160,7 +160,11 @@ _LEFT = {
 def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
     """MathML of mean and variance, the legend, and remarks where they are not closed or too long."""
     if subject.derivation.mean is None:
-        return [], [], ["f is outside the closed algebra: a surrogate with a proven error stands in for it."]
+        return (
+            [],
+            [],
+            ["f or its square is outside the closed algebra; the certificate says how its moments are computed."],
+        )
     found = derived(subject.rule)
     formulas = [mathml(left, found.outputs[name]) for name, left in _LEFT.items()]
     used = set().union(*(found.outputs[name].free_symbols for name in _LEFT))
