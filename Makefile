@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test slow lint format build check exhaust accuracy bench clean
+.PHONY: help demo test slow lint format build check exhaust verify report accuracy bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make build   rules/ -> generated/"
 	@echo "make check   is generated/ fresh?"
 	@echo "make exhaust all float32 means through the kernels (half an hour on 2 cores), into rules/evidence/"
+	@echo "make verify  the committed certificates, measured again"
+	@echo "make report  all rules as one page, report.html"
 	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
 	@echo "make bench   timings, into benchmarks/results/"
 
@@ -59,12 +61,19 @@ exhaust: $(READY)
 	$(BIN)/momentgen exhaust rules/
 	$(BIN)/momentgen build rules/
 
+verify: $(READY)
+	$(BIN)/momentgen verify rules/
+
+report: $(READY)
+	$(BIN)/momentgen report rules/
+
 accuracy: $(READY)
 	$(BIN)/python benchmarks/accuracy.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/build_time.py
 	$(BIN)/python benchmarks/cpu_ops.py
+	$(BIN)/python benchmarks/layer_share.py
 	$(BIN)/python benchmarks/instructions.py
 
 clean:

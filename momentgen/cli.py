@@ -8,24 +8,16 @@ what), 2 the command itself is wrong, 130 interrupted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from momentgen import __version__
-from momentgen.build import BuildResult, Reporter, RuleResult
+from momentgen.build import BuildResult
+from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, short
 from momentgen.errors import MomentgenError
-
-if TYPE_CHECKING:
-    from momentgen.exhaustive import VariantRun
 
 __all__ = ["app", "main"]
 
@@ -36,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+RULES = Path("rules")
 
 
 def main() -> None:
@@ -86,7 +80,7 @@ def build(
     if check:
         _check(console, rules, out, only)
         return
-    with _Display(console) as display:
+    with BuildDisplay(console) as display:
         result = momentgen.build.build(rules, out, jobs=jobs, only=only, reporter=display)
     _print_result(console, result)
     if not result.ok:
@@ -96,8 +90,8 @@ def build(
 def _check(console: Console, rules: Path, out: Path | None, only: str | None) -> None:
     import momentgen.build
 
-    findings = momentgen.build.check(rules, out, only=only, reporter=_Display(console))
-    where = _short(out or momentgen.build.default_output(rules))
+    findings = momentgen.build.check(rules, out, only=only, reporter=BuildDisplay(console))
+    where = short(out or momentgen.build.default_output(rules))
     if not findings:
         console.print(f"{where} is fresh", highlight=False, markup=False, soft_wrap=True)
         return
@@ -131,7 +125,7 @@ def exhaust(
 
     console = Console()
     given = dict(_parameter(text) for text in settings or [])
-    with _Sweeps(console) as sweeps:
+    with SweepDisplay(console) as sweeps:
         results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
     console.print(sweeps.table)
     for inputs in sorted({result.run.inputs for result in results}):
@@ -139,7 +133,99 @@ def exhaust(
     if sweeps.over:
         _fail(f"over the goal: {', '.join(sweeps.over)}")
     if stride == 1:
-        console.print(f"wrote {_short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
+        console.print(f"wrote {short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
+    rules: Annotated[Path, typer.Option(metavar="DIR", help="Directory of rule files; made if need be.")] = RULES,
+) -> None:
+    """Write a rule file to start from: RULES/NAME.py."""
+    from momentgen.scaffold import scaffold
+
+    path = short(scaffold(name, rules))
+    where = "" if rules == RULES else f" --rules {rules}"
+    for line in (
+        f"wrote {path}, a placeholder that builds as it stands; next:",
+        f"  edit {path}: f(x), the citation, the doc",
+        f"  momentgen derive {name}{where}",
+        f"  momentgen build {rules} --only {name}",
+    ):
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command(name="derive")
+def derive_command(
+    what: Annotated[
+        str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
+    ],
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    rules: Annotated[Path, typer.Option(metavar="DIR", help="Directory of rule files.")] = RULES,
+) -> None:
+    """Print the mean, the variance and their partials of a rule, or of an expression such as 'Max(x, 0)'."""
+    from momentgen.derive_text import derived, find_rule
+
+    console = Console()
+    width = max(60, console.width) if console.is_terminal else 160
+    typer.echo(derived(find_rule(what, rules)).text(latex=latex, width=width))
+
+
+@app.command()
+def verify(
+    rules: Annotated[Path, typer.Argument(metavar="[RULES]", help="Directory of rule files.")] = RULES,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Package they were built to; by default `generated` beside RULES.", show_default=False),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Look at this rule alone.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed measures at other points.")] = 0,
+) -> None:
+    """Measure the committed certificates again: the C as it lies there, at fresh points, against exact values."""
+    import momentgen.verify
+
+    console = Console()
+    with VerifyDisplay(console) as display:
+        checks = momentgen.verify.verify(rules, out, only=only, seed=seed, reporter=display)
+    console.print(display.table)
+    broken = [line for check in checks for line in check.broken]
+    points = sum(check.points for check in checks)
+    measured = sum(not check.skipped for check in checks)
+    console.print(f"{measured} variants measured at {points:,} points", highlight=False, soft_wrap=True)
+    if broken:
+        _fail(f"{len(broken)} certified bound(s) do not hold: " + "; ".join(broken))
+
+
+@app.command()
+def report(
+    rules: Annotated[Path, typer.Argument(metavar="[RULES]", help="Directory of rule files.")] = RULES,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    package: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Package the rules were built to; by default `generated` beside RULES.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Show this rule alone.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Rules looked at a time; by default one a core.", show_default=False)
+    ] = None,
+) -> None:
+    """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""
+    from momentgen.report import require_extra
+
+    require_extra()
+    from momentgen.report.write import write_report
+
+    console = Console()
+    with ReportDisplay(console) as display:
+        written = write_report(rules, out, package=package, only=only, jobs=jobs, progress=display)
+    line = f"wrote {short(written.path)}: {written.rules} rules, {written.size / 1e6:.1f} MB"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _parameter(text: str) -> tuple[str, float]:
@@ -150,153 +236,21 @@ def _parameter(text: str) -> tuple[str, float]:
         raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
 
 
-class _Sweeps:
-    """A bar a variant over its inputs, and a table of what was found; implements ``exhaustive.Reporter``."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._each = console, 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f} %"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task: tuple[str, TaskID] | None = None
-        self.table = Table(
-            "rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        self.over: list[str] = []
-
-    def __enter__(self) -> _Sweeps:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def planned(self, variants: int, inputs: int) -> None:
-        self._each = inputs
-
-    def skipped(self, rule: str) -> None:
-        self._console.print(f"{rule}: no core in one variable certified in ulp; skipped", markup=False)
-
-    def inputs(self, rule: str, variant: str, done: int) -> None:
-        name = f"{rule} {variant}"
-        if self._task is None or self._task[0] != name:
-            self._task = (name, self._progress.add_task(escape(name), total=self._each))
-        self._progress.update(self._task[1], completed=done)
-
-    def finished(self, result: VariantRun) -> None:
-        errors = {name: output.ulp for name, output in result.run.outputs.items()}
-        if not self.table.rows:
-            for name in errors:
-                self.table.add_column(name, justify="right", no_wrap=True)
-        self.table.add_row(result.rule, result.variant, *(f"{error:.3f}" for error in errors.values()))
-        self.over += [f"{result.rule} {result.variant} {name}" for name, e in errors.items() if e > result.goal]
-        if not self._console.is_terminal:
-            shown = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
-            self._console.print(f"{result.rule} {result.variant}: {shown} ulp", markup=False, soft_wrap=True)
-
-
-class _Display(Reporter):
-    """A progress bar with the running rules and their stages; plain lines where the output is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress: Progress | None = None
-        self._total: TaskID | None = None
-        self._running: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def planned(self, output: Path, rules: Sequence[str]) -> None:
-        if not self._console.is_terminal:
-            return
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[stage]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-        )
-        self._progress.start()
-        self._total = self._progress.add_task("rules", total=len(rules), stage="")
-
-    def waiting(self, output: Path) -> None:
-        self._console.print(f"waiting for another build of {output}", markup=False, soft_wrap=True)
-
-    def stage(self, rule: str, stage: str) -> None:
-        if self._progress is None:
-            return
-        if rule not in self._running:
-            self._running[rule] = self._progress.add_task(escape(rule), total=1, stage=stage)
-        self._progress.update(self._running[rule], stage=escape(stage))
-
-    def finished(self, result: RuleResult) -> None:
-        if self._progress is None or self._total is None:
-            self._console.print(f"{result.rule}: {result.status} in {result.seconds:.1f} s", markup=False)
-            return
-        self._progress.advance(self._total)
-        if result.rule in self._running:
-            self._progress.remove_task(self._running.pop(result.rule))
-
-
 def _print_result(console: Console, result: BuildResult) -> None:
-    table = Table("rule", "variant", "mean", "var", "partials", "operations", "time", box=SIMPLE_HEAD, pad_edge=False)
-    table.columns[5].justify = table.columns[6].justify = "right"
-    for rule in result.rules:
-        seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else "fresh"
-        if rule.status == "failed":
-            table.add_row(rule.rule, "[red]failed[/red]", "", "", "", "", seconds)
-        for index, variant in enumerate(rule.variants):
-            name, spent = (rule.rule, seconds) if index == 0 else ("", "")
-            bounds = dict(variant.bounds)
-            mean, var = bounds.pop("mean", ""), bounds.pop("var", "")
-            partials = max(bounds.values(), key=_leading_number, default="")
-            operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
-            table.add_row(name, variant.name, *map(escape, (mean, var, partials)), operations, spent)
-    console.print(table)
+    console.print(build_table(result))
     for name in result.removed:
-        console.print(f"removed {_short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
+        console.print(f"removed {short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
     for name in result.strangers:
-        note = f"note: {_short(result.output)}/{name} belongs to no rule and was left alone"
+        note = f"note: {short(result.output)}/{name} belongs to no rule and was left alone"
         console.print(note, markup=False, soft_wrap=True)
     built = sum(rule.status == "built" for rule in result.rules)
     fresh = sum(rule.status == "fresh" for rule in result.rules)
-    console.print(f"{_short(result.output)}: {built} built, {fresh} fresh", markup=False, soft_wrap=True)
+    console.print(f"{short(result.output)}: {built} built, {fresh} fresh", markup=False, soft_wrap=True)
     for rule in result.rules:
         if rule.defect:
             _errors().print(rule.defect, markup=False, highlight=False)
         if rule.error is not None:
             _print_error(rule.error)
-
-
-def _leading_number(bound: str) -> float:
-    try:
-        return float(bound.split()[0])
-    except (IndexError, ValueError):
-        return float("inf")  # a bound that cannot be compared is the one to show
-
-
-def _short(path: Path) -> str:
-    """``path`` as seen from here, where it is below here."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(path)
 
 
 def _errors() -> Console:

@@ -19,7 +19,9 @@ ROOT = PACKAGE.parent
 FORBIDDEN = {
     "momentgen/errors.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
     "momentgen/rule.py": ("torch", "triton", "momentgen.runtime"),
-    "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.cli"),
+    "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.built", "momentgen.report", "momentgen.cli"),
+    "momentgen/built.py": ("torch", "momentgen.runtime", "momentgen.report", "momentgen.verify", "momentgen.cli"),
+    "momentgen/report": ("torch", "typer", "momentgen.runtime", "momentgen.verify", "momentgen.cli"),
     "momentgen/runtime": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
     # mpmath: kernel_scalars computes a parameter's derived numbers with it, once a value.
     "generated": ("sympy", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),

@@ -1,0 +1,197 @@
+"""Built variants as they lie on disk: the certificate, and the outputs of the C that would ship.
+
+For commands that look at a package from outside (``verify``, ``report``).  The C file is compiled as it is, never
+rendered anew, so what is measured is what was committed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.lower import split_float32
+from momentgen.compiler.native import NativeKernel
+from momentgen.errors import MomentgenError
+from momentgen.output import Output
+from momentgen.rule import Rule
+from momentgen.symbols import x
+
+__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "check_source", "is_deterministic", "read_built"]
+
+F32 = npt.NDArray[np.float32]
+
+#: the inputs of a kernel of one random variable
+UNIVARIATE = ("mean", "var")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One variant of one rule, as it was committed.
+
+    Attributes:
+        rule, variant: names.
+        certificate: what its JSON file says.
+        source: its C file.
+        inputs: names of the kernel's input arrays, from the C; empty where the C exports no elementwise kernel of
+            this name (a reduction, say).
+        folder: where its files are.
+    """
+
+    rule: str
+    variant: str
+    certificate: Mapping[str, Any] = field(repr=False)
+    source: str = field(repr=False)
+    inputs: tuple[str, ...]
+    folder: Path = Path()
+
+    @property
+    def is_univariate(self) -> bool:
+        """Whether it is a function of one random variable."""
+        return self.inputs == UNIVARIATE
+
+    @property
+    def unit(self) -> str:
+        """The unit of the goal and of the bounds, e.g. ``ulp``."""
+        return str(next(iter(self.certificate["goal"])))
+
+    @property
+    def goal(self) -> float:
+        """The largest error allowed, in :attr:`unit`."""
+        return float(self.certificate["goal"][self.unit])
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Output or partial -> the largest error certified, in :attr:`unit`."""
+        return {name: float(bound[self.unit]) for name, bound in self.certificate["bounds"].items()}
+
+    def scalars(self, setting: Mapping[str, float]) -> tuple[float, ...]:
+        """What the kernels take after the parameters, as the committed Python code computes it.
+
+        Raises:
+            MomentgenError: if that code cannot be imported.
+        """
+        path = self.folder / f"{self.variant}_torch.py"
+        if not setting or not path.is_file():
+            return ()
+        spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{self.variant}", path)
+        if spec is None or spec.loader is None:
+            raise MomentgenError(f"{path}: cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except (ImportError, SyntaxError) as error:
+            raise MomentgenError(f"{path}: cannot be imported: {error}") from error
+        derive = getattr(module, "kernel_scalars", None)
+        return () if derive is None else tuple(float(value) for value in derive(**setting))
+
+
+def read_built(package: Path, rule: str) -> tuple[Built, ...]:
+    """Every variant of ``rule`` in the built package, in the order of the build.
+
+    Raises:
+        MomentgenError: if the rule is not built there, or one of its files is missing or damaged.
+    """
+    manifest = Output(package).manifest(rule)
+    if manifest is None:
+        raise MomentgenError(f"expected the built rule {rule} in {package}, found none; run `momentgen build` first")
+    found = []
+    for variant in manifest.variants:
+        stem = package / rule / variant.name
+        try:
+            certificate = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+            # A reduction need not have C of its own.
+            code = stem.with_suffix(".c")
+            source = code.read_text(encoding="utf-8") if f"{variant.name}.c" in manifest.files else ""
+        except FileNotFoundError as error:
+            raise MomentgenError(
+                f"expected {error.filename}, which the build of {rule} wrote; build it again"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise MomentgenError(f"{stem}: cannot be read: {error}") from error
+        missing = [key for key in ("goal", "bounds", "method") if not certificate.get(key)]
+        if missing:
+            raise MomentgenError(f"certificate {stem}.json: missing {', '.join(missing)}; build the rule again")
+        inputs = _inputs(source, f"{rule}_{variant.name}_forward")
+        found.append(Built(rule, variant.name, certificate, source, inputs, package / rule))
+    return tuple(found)
+
+
+def check_source(rule: Rule, variants: Sequence[Built]) -> None:
+    """Check that ``variants`` were built from ``rule`` as it is now.
+
+    Raises:
+        MomentgenError: if a certificate is of another state of the rule file.
+    """
+    for built in variants:
+        if built.certificate.get("digest") != rule.digest:
+            raise MomentgenError(
+                f"rule {rule.name}, variant {built.variant}: the certificate is of another state of the rule file; "
+                "run `momentgen build` first"
+            )
+
+
+def is_deterministic(rule: Rule) -> bool:
+    """Whether f is a function of ``x`` and the parameters alone, without a random factor of its own.
+
+    >>> is_deterministic(Rule("square", f=x**2))
+    True
+    """
+    return bool(rule.f.free_symbols <= {x, *(p.symbol for p in rule.parameters)})
+
+
+def _inputs(source: str, symbol: str) -> tuple[str, ...]:
+    """Input arrays of an exported kernel: the read-only pointers before ``params``.
+
+    >>> _inputs("void f_forward(int64_t n, const float *restrict mean, const float *restrict var,"
+    ...         " const float *restrict params, float *restrict out_mean)", "f_forward")
+    ('mean', 'var')
+    """
+    signature = re.search(rf"^void {re.escape(symbol)}\s*\(([^)]*)\)", source, re.MULTILINE)
+    if signature is None:
+        return ()
+    names = re.findall(r"const float \*restrict (\w+)", signature[1])
+    return tuple(names[: names.index("params")]) if "params" in names else ()
+
+
+class CommittedKernel:
+    """Outputs and partials of one built variant, by its own C.
+
+    Args:
+        built: the variant.
+        setting: the rule's parameters by name, in its order.
+
+    Raises:
+        BuildError: if there is no C compiler, it fails, or the C lacks a kernel.
+        MomentgenError: if the rule's derived scalars cannot be computed.
+    """
+
+    def __init__(self, built: Built, setting: Mapping[str, float]) -> None:
+        self.params = [word for value in setting.values() for word in split_float32(value)]
+        self.params += built.scalars(setting)
+        name, inputs = f"{built.rule}_{built.variant}", len(built.inputs)
+        count = len(self.params)
+        self._forward = NativeKernel(built.source, f"{name}_forward", inputs, count, 2)
+        self._backward = NativeKernel(built.source, f"{name}_backward", inputs + 2, count, inputs)
+        self._of_mean, self._of_var = (
+            [key for key in built.certificate["bounds"] if key.startswith(prefix)] for prefix in ("dmean_", "dvar_")
+        )
+
+    def outputs(self, *inputs: F32) -> dict[str, F32]:
+        """``mean`` and ``var`` at contiguous float32 arrays of one shape."""
+        return dict(zip(("mean", "var"), self._forward(*inputs, params=self.params), strict=True))
+
+    def __call__(self, *inputs: F32) -> dict[str, F32]:
+        """``mean``, ``var`` and all partials, named as in the certificate."""
+        one, zero = np.ones_like(inputs[0]), np.zeros_like(inputs[0])
+        result = self.outputs(*inputs)
+        for names, seeds in ((self._of_mean, (one, zero)), (self._of_var, (zero, one))):
+            result |= dict(zip(names, self._backward(*inputs, *seeds, params=self.params), strict=True))
+        return result

@@ -1,0 +1,38 @@
+"""``momentgen report``: one self-contained HTML page about a built package.
+
+=================  ===================================================================================
+``subject``        one rule, its committed kernels and its exact values, ready to be looked at
+``measurements``   what is computed about a function of one random variable: pure functions to arrays
+``bernoulli``      the papers' Fig. C.2: the logistic approximations for sums of Bernoulli inputs
+``formula``        formulas as MathML
+``figures``        arrays to pictures (matplotlib)
+``section``        one rule's section: which of all this it has, and its tables
+``page``           sections to a page (jinja2, ``report.html.j2``)
+``write``          rules and a package in, the file out; rules in parallel
+=================  ===================================================================================
+
+Needs the extra ``momentgen[report]`` (jinja2, matplotlib); everything up to ``formula`` works without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from momentgen.errors import MomentgenError
+
+__all__ = ["require_extra"]
+
+_EXTRA = ("jinja2", "matplotlib")
+
+
+def require_extra() -> None:
+    """Check that what the page is made with is installed.
+
+    Raises:
+        MomentgenError: naming what is missing, and how to get it.
+    """
+    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+        raise MomentgenError(
+            f"momentgen report needs {' and '.join(missing)}, which the extra `report` brings: "
+            "pip install 'momentgen[report]'"
+        )

@@ -1,0 +1,270 @@
+"""``momentgen verify``: committed certificates, measured again from scratch.
+
+The C of a built package is compiled as it lies there and run at points that no build has seen, and at those where the
+certificates say that it is worst, with their neighbours.  Exact values come from rigorous balls or mpmath, by way of
+the rule alone.  Two promises are tried as well, at any finite input: no NaN, and no negative variance.
+
+A certificate states the largest error that a long search found; at other points it may be exceeded by a hair.  So an
+error up to 2 % beyond its bound is reported as such; one further beyond, or above the goal, is a broken certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.build import default_output
+from momentgen.built import Built, CommittedKernel, check_source, is_deterministic, read_built
+from momentgen.compiler.derive import derive
+from momentgen.compiler.points import Points, edge_points, in_domain, near_points, neighbours, seed_of, wide_points
+from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.errors import MomentgenError, RuleError
+from momentgen.rule import Rule, load_rules
+
+__all__ = ["MARGIN", "OutputCheck", "Reporter", "VariantCheck", "verify", "verify_variant"]
+
+POINTS = 3000  # random points a parameter setting
+MARGIN = 0.02  # the excess over a bound that another sample may show
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output or partial of one variant, in the unit of its goal.
+
+    Attributes:
+        name: e.g. ``mean`` or ``dvar_dmu``.
+        measured: the largest error found.
+        certified: the certificate's bound.
+        at: the point, and the parameters, of ``measured``.
+    """
+
+    name: str
+    measured: float
+    certified: float
+    at: Mapping[str, float]
+
+    @property
+    def excess(self) -> float:
+        """How far beyond the bound, relative to it; 0 where it holds, infinite for a bound of 0 or an error of NaN.
+
+        >>> OutputCheck("mean", 2.02, 2.0, {}).excess, OutputCheck("mean", 1.9, 2.0, {}).excess
+        (0.01..., 0.0)
+        """
+        if self.measured <= self.certified:
+            return 0.0
+        return self.measured / self.certified - 1 if self.certified > 0 and self.measured < np.inf else np.inf
+
+
+@dataclass(frozen=True)
+class VariantCheck:
+    """What measuring one variant gave.
+
+    Attributes:
+        rule, variant: names.
+        unit, goal: the unit of all errors, and the largest that the rule allows.
+        points: how many points were measured.
+        outputs: one check an output and partial.
+        promises: what was promised for every finite input and does not hold, with the point, a line each.
+        skipped: why nothing was measured; empty where something was.
+    """
+
+    rule: str
+    variant: str
+    unit: str
+    goal: float
+    points: int = 0
+    outputs: tuple[OutputCheck, ...] = ()
+    promises: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @property
+    def margin(self) -> float:
+        """The excess over a bound that is not held against it: a share of the bound."""
+        return MARGIN
+
+    @property
+    def broken(self) -> list[str]:
+        """What is wrong, a line each: promises, bounds, and the goal."""
+        lines = [f"{self.rule} {self.variant}: {line}" for line in self.promises]
+        for check in self.outputs:
+            at = ", ".join(f"{key} = {value:.9g}" for key, value in check.at.items())
+            found = f"{self.rule} {self.variant} {check.name}: {check.measured:.4g} {self.unit} at {at}"
+            if not check.measured <= self.goal:
+                lines.append(f"{found}; the goal is {self.goal:g}")
+            elif check.excess > self.margin:
+                lines.append(f"{found}; certified {check.certified:.4g}")
+        return lines
+
+
+class Reporter(Protocol):
+    """Told how it goes."""
+
+    def planned(self, variants: int) -> None:
+        """So many variants will be measured."""
+
+    def started(self, rule: str, variant: str) -> None:
+        """A variant is being measured; an empty one while exact values are prepared."""
+
+    def finished(self, check: VariantCheck) -> None:
+        """A variant is done."""
+
+
+class _Silent:
+    def planned(self, variants: int) -> None:
+        pass
+
+    def started(self, rule: str, variant: str) -> None:
+        pass
+
+    def finished(self, check: VariantCheck) -> None:
+        pass
+
+
+def verify(
+    rules: Path,
+    output: Path | None = None,
+    *,
+    only: str | None = None,
+    points: int = POINTS,
+    seed: int = 0,
+    reporter: Reporter | None = None,
+) -> tuple[VariantCheck, ...]:
+    """Measure the certificates of built rules again.
+
+    Args:
+        rules: directory of rule files.
+        output: the package that they were built to; ``generated`` beside the rules unless given.
+        only: name of the one rule to look at.
+        points: random points a variant and parameter setting.
+        seed: of these points; another one measures elsewhere.
+        reporter: told how it goes; nobody unless given.
+
+    Returns:
+        One result a variant; those that are no function of one random variable come back as ``skipped``.
+
+    Raises:
+        RuleError: if there is no such rule.
+        MomentgenError: if a rule is not built, or was built from another state of its file.
+        BuildError: if there is no C compiler, or the rule cannot be derived.
+    """
+    reporter = reporter or _Silent()
+    loaded = {rule.name: rule for rule in load_rules(rules)}
+    if only is not None and only not in loaded:
+        raise RuleError(only, f"no such rule in {rules}; there are: {', '.join(loaded)}")
+    package = default_output(rules) if output is None else output
+    plan = [(loaded[name], read_built(package, name)) for name in loaded if only in (None, name)]
+    for rule, variants in plan:
+        check_source(rule, variants)
+    reporter.planned(sum(len(variants) for _, variants in plan))
+    results: list[VariantCheck] = []
+    for rule, variants in plan:
+        reporter.started(rule.name, "")
+        reasons = {built.variant: _reason_to_skip(rule, built) for built in variants}
+        stables = {} if all(reasons.values()) else {s.variant: s for s in stabilise(derive(rule))}
+        for built in variants:
+            reporter.started(rule.name, built.variant)
+            if reason := reasons[built.variant]:
+                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped=reason)
+            elif built.variant in stables:
+                check = verify_variant(built, stables[built.variant], points=points, seed=seed)
+            else:
+                raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
+            results.append(check)
+            reporter.finished(check)
+    return tuple(results)
+
+
+def _reason_to_skip(rule: Rule, built: Built) -> str:
+    """Why a variant is not measured: it is no function of one random variable alone.  Empty where it is."""
+    if not built.inputs:
+        return "a reduction"
+    if not built.is_univariate:
+        return f"inputs {', '.join(built.inputs)}"
+    return "" if is_deterministic(rule) else "f has a random factor"
+
+
+def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0) -> VariantCheck:
+    """Measure one variant of a function of one random variable, at all the settings that it was certified at.
+
+    Args:
+        built: the variant as committed.
+        stable: the same, for its exact values and its measure of error.
+        points: random points a setting.
+        seed: of these points.
+
+    Raises:
+        BuildError: if the C does not compile.
+    """
+    largest = {name: _Largest() for name in built.bounds}
+    count, promises = 0, []
+    for setting in stable.settings:
+        kernel = CommittedKernel(built, setting)
+        promises += _broken_promises(kernel, setting, seed_of("promises", built.rule, built.variant, str(seed)))
+        batch = _points(built, stable, setting, points, seed)
+        # Where errors are bad they are worse nearby: a second round around the worst of the first.
+        for round_ in range(2):
+            computed, exact = kernel(*batch), stable.truth(*batch, setting)
+            count += batch[0].size
+            worst = []
+            for name, record in largest.items():
+                error = stable.measure(name, computed[name], exact[name], *batch)
+                record.take_in(error, batch, setting)
+                worst.append(np.argsort(error)[-12:])
+            if round_ == 0:
+                chosen = np.unique(np.concatenate(worst))
+                batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
+    checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
+    return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
+
+
+def _broken_promises(kernel: CommittedKernel, setting: Mapping[str, float], seed: int) -> list[str]:
+    """A negative variance, or a NaN, from finite inputs: any of float32, variances of 0 and subnormals included."""
+    wide, edges = wide_points(20_000, seed), edge_points()
+    mean, var = (np.concatenate([wide[i], edges[i]]) for i in range(2))
+    result = kernel(mean, var)
+    lines = []
+    for name, values in result.items():
+        wrong = np.isnan(values) | (values < 0 if name == "var" else False)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            at = {"mean": float(mean[i]), "var": float(var[i]), **setting}
+            shown = ", ".join(f"{key} = {value:.9g}" for key, value in at.items())
+            lines.append(f"{name} = {values[i]} at {shown}")
+    return lines
+
+
+@dataclass
+class _Largest:
+    error: float = 0.0
+    at: dict[str, float] = field(default_factory=dict)
+
+    def take_in(self, error: npt.NDArray[np.float64], batch: Points, setting: Mapping[str, float]) -> None:
+        error = np.where(np.isnan(error), np.inf, error)
+        index = int(np.argmax(error))
+        if error[index] > self.error:
+            self.error = float(error[index])
+            self.at = {"mean": float(batch[0][index]), "var": float(batch[1][index]), **setting}
+
+
+def _points(built: Built, stable: Stable, setting: Mapping[str, float], points: int, seed: int) -> Points:
+    """Fresh random points, the edges of float32, and where the certificate is worst at this setting."""
+    own = seed_of("verify", built.rule, built.variant, str(seed))
+    at = [bound["at"] for bound in built.certificate["bounds"].values() if bound.get("at")]
+    at = [point for point in at if all(point.get(name, value) == value for name, value in setting.items())]
+    known = tuple(np.array([point[name] for point in at], np.float32) for name in ("mean", "var"))
+    groups: list[Points] = [
+        wide_points(points, own),
+        edge_points(),
+        near_points(tuple(stable.focus(setting)), points // 4, own),
+        (known[0], known[1]),
+    ]
+    mean, var = (np.concatenate([group[i] for group in groups]) for i in range(2))
+    inside = in_domain(mean, var)
+    return mean[inside], var[inside]

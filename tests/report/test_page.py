@@ -1,0 +1,207 @@
+"""The page: self-contained, complete, and honest about what it does not show."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import sympy
+
+from momentgen.cli import main
+from momentgen.errors import MomentgenError
+from momentgen.report.formula import mathml
+from momentgen.report.page import costs_from, render_page, softmax_table
+from momentgen.report.section import Section, section_of
+from momentgen.report.write import write_report
+from momentgen.rule import load_rules
+from momentgen.symbols import Phi, S, x
+
+ROOT = Path(__file__).parents[2]
+RULES, GENERATED = ROOT / "rules", ROOT / "generated"
+_VOID = {"meta", "img", "br", "hr", "link", "input"}
+SHARE = {
+    "environment": {"cpu": "a processor", "threads": 2},
+    "layer": {"width": 1024, "batch": 256},
+    "results": [
+        {"rule": "heaviside", "variant": "exact", "direction": "forward", "over_copy": 2.5, "share_of_layer": 0.0625},
+        {"rule": "heaviside", "variant": "exact", "direction": "backward", "over_copy": 3.5, "share_of_layer": 0.03},
+    ],
+}
+
+
+class Reader(HTMLParser):
+    """Checks that tags are balanced, and keeps links, anchors and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _VOID:
+            self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.anchors |= {value or "" for name, value in attrs if name == "id"}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@functools.lru_cache
+def heaviside() -> Section:
+    (rule,) = load_rules(RULES / "heaviside.py")
+    return section_of(rule, GENERATED)
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    page = render_page([heaviside()])
+    reader = read(page)
+    assert all(link.startswith(("data:image/", "#")) for link in reader.links)
+    assert {link[1:] for link in reader.links if link.startswith("#")} <= reader.anchors
+    assert "<script" not in page
+    assert "@import" not in page
+
+
+def test_a_rule_s_section_has_formula_pictures_certificates_and_comparison() -> None:
+    section = heaviside()
+    assert len(section.formulas) == 3
+    assert [picture.uri.partition(";")[0] for picture in section.pictures] == [
+        "data:image/svg+xml",
+        "data:image/png",
+        "data:image/svg+xml",
+    ]
+    certificate = json.loads((GENERATED / "heaviside" / "exact.json").read_text())
+    worst = max(bound["ulp"] for bound in certificate["bounds"].values())
+    assert section.worst == pytest.approx(worst / 8)
+    assert [row[0] for row in section.certificates["exact"].rows] == list(certificate["bounds"])
+    assert section.comparison is not None
+    assert [row[0] for row in section.comparison.rows] == ["exact", "tight"]
+    text = "".join(read(render_page([section])).text)
+    assert certificate["method"]["promises"]["checked"][0] in text
+
+
+def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Path) -> None:
+    shutil.copytree(GENERATED / "heaviside", tmp_path / "heaviside")
+    two = [f"const float *restrict {name}" for name in ("mean", "var")]
+    four = [f"const float *restrict {name}" for name in ("mean1", "var1", "mean2", "var2")]
+    for variant in ("exact", "tight"):
+        file = tmp_path / "heaviside" / f"{variant}.c"
+        text = file.read_text()
+        file.write_text(text.replace(", ".join(two), ", ".join(four)))
+    (rule,) = load_rules(RULES / "heaviside.py")
+    section = section_of(rule, tmp_path)
+    assert section.inputs == "mean1, var1, mean2, var2"
+    assert section.notes == ["A function of two inputs: no pictures over one mean and one variance."]
+    assert len(section.pictures) == 1  # the certificate's histogram
+    assert set(section.certificates) == {"exact", "tight"}
+    assert "two inputs" in "".join(read(render_page([section])).text)
+
+
+def test_times_come_from_the_benchmark_or_are_said_to_be_missing() -> None:
+    text = "".join(read(render_page([heaviside()], costs=costs_from(SHARE, Path("share.json")))).text)
+    assert "2.5 / 3.5" in text
+    assert "6.2 % / 3.0 %" in text
+    assert "width 1024 on a batch of 256 (a processor, 2\nthreads" in text
+    assert "there is no benchmarks/results/layer_share.json" in "".join(read(render_page([heaviside()])).text)
+
+
+def test_the_committed_times_read() -> None:
+    path = ROOT / "benchmarks" / "results" / "layer_share.json"
+    costs = costs_from(json.loads(path.read_text()), path)
+    assert costs is not None
+    assert all(costs.cells("relu"))
+
+
+@pytest.mark.parametrize("results", [{}, {"results": [{"rule": "relu"}]}, []])
+def test_other_results_than_the_benchmark_s_are_refused(results: Any) -> None:
+    with pytest.raises(MomentgenError, match=r"layer_share\.py in share\.json"):
+        costs_from(results, Path("share.json"))
+
+
+def test_the_softmax_table_has_a_column_a_key() -> None:
+    table = softmax_table({"results": [{"K": 2, "error": 1e-9}, {"K": 100, "method": "<b>"}]}, Path("s.json"))
+    assert table is not None
+    page = render_page([heaviside()], softmax=table)
+    assert "<td>1e-09</td>" in page
+    assert "&lt;b&gt;" in page
+    assert "softmax-errors" in read(page).anchors
+    assert "softmax-errors" not in read(render_page([heaviside()])).anchors
+    with pytest.raises(MomentgenError, match=r"expected a list of objects in s\.json"):
+        softmax_table([1, 2], Path("s.json"))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        S(x) * Phi(-x) + sympy.Max(x, 0) ** 2 / 3,
+        sympy.Piecewise((x, x > 0), (sympy.exp(x) - 1, True)),
+        sympy.Abs(sympy.erf(x)),
+    ],
+)
+def test_formulas_are_well_formed_mathml(f: sympy.Expr) -> None:
+    text = mathml("<mi>f</mi>", f)
+    entities = {"&InvisibleTimes;": "", "&ExponentialE;": "e", "&PlusMinus;": "±", "&infin;": "∞"}
+    for entity, plain in entities.items():
+        text = text.replace(entity, plain)
+    root = ElementTree.fromstring(text)
+    assert root.tag == "math"
+    assert "x" in [element.text for element in root.iter("mi")]
+    assert ("if " in [e.text for e in root.iter("mtext")]) == f.has(sympy.Piecewise)
+
+
+def test_a_formula_too_long_to_be_looked_at_is_left_out() -> None:
+    assert mathml("<mi>f</mi>", sympy.Add(*(sympy.sin(k * x) ** k for k in range(2, 200)))) == ""
+
+
+def test_a_missing_extra_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
+    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES)])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: momentgen report needs jinja2")
+    assert "pip install 'momentgen[report]'" in error
+
+
+def test_the_command_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES), "--out", str(out), "--only", "heaviside"])
+    with pytest.raises(SystemExit):
+        main()
+    assert re.match(r"wrote .*page\.html: 1 rules, \d\.\d MB", capsys.readouterr().out)
+    assert "heaviside" in read(out.read_text(encoding="utf-8")).anchors
+
+
+@pytest.mark.slow
+def test_the_whole_library_s_page_has_every_rule_and_the_logistic_figure(tmp_path: Path) -> None:
+    written = write_report(RULES, tmp_path / "report.html")
+    anchors = read(written.path.read_text(encoding="utf-8")).anchors
+    assert {rule.name for rule in load_rules(RULES)} | {"logistic-approximations"} <= anchors

@@ -1,0 +1,116 @@
+"""`momentgen derive`: what is printed is true, readable, and refuses what it cannot print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mpmath
+import pytest
+import sympy
+
+from momentgen.cli import main
+from momentgen.compiler.oracle import moments, partials
+from momentgen.derive_text import Derived, derived, find_rule
+from momentgen.errors import BuildError, MomentgenError, RuleError
+
+RULES = Path(__file__).parents[1] / "rules"
+POINTS = [(0.3, 1.7), (-2.1, 0.4)]
+CLOSED = ["Max(x, 0)", "Abs(x)", "x**3", "sin(x)", "Min(Max(x, -1), 1)", "Max(x, 0)**2", "exp(-x**2)", "relu(x) - 2"]
+CLOSED += ["Piecewise((x, x > 0), (exp(x) - 1, True))", "heaviside", "leaky_relu"]
+
+
+def values(found: Derived, mean: float, var: float) -> dict[str, mpmath.mpf]:
+    """All outputs at a point, by the printed expressions and the printed legend alone."""
+    numbers = {"mu": sympy.Float(mean, 40), "sigma": sympy.sqrt(sympy.Float(var, 40)), "v": sympy.Float(var, 40)}
+    numbers |= {name: sympy.Float(value, 40) for name, value in found.rule.defaults.items()}
+
+    def at(expression: sympy.Expr) -> sympy.Expr:
+        known = {s: numbers[s.name] for s in expression.free_symbols}
+        return expression.subs(known).evalf(30)
+
+    for symbol, meaning in found.where.items():
+        numbers[symbol.name] = at(meaning)
+    result = {"mean": at(found.outputs["mean"])}
+    numbers["m"] = result["mean"]
+    return {name: mpmath.mpf(str(at(e))) for name, e in found.outputs.items()}
+
+
+@pytest.mark.parametrize("what", CLOSED)
+def test_printed_moments_and_partials_agree_with_quadrature_of_f(what: str) -> None:
+    rule = find_rule(what, RULES)
+    found = derived(rule)
+    with mpmath.workdps(25):
+        for mean, var in POINTS[: 1 if rule.parameters else None]:
+            settings = rule.defaults
+            truth = dict(zip(("mean", "var"), moments(rule.f, mean, var, settings, digits=20), strict=True))
+            truth |= partials(rule.f, mean, var, settings, digits=20)
+            for name, value in values(found, mean, var).items():
+                assert abs(value - truth[name]) <= 1e-15 * (1 + abs(truth[name])), (name, mean, var)
+
+
+def test_homogeneous_moments_are_short() -> None:
+    outputs = derived(find_rule("Max(x, 0)", RULES)).outputs
+    assert str(outputs["mean"]) == "mu*Phi(a) + sigma*phi(a)"
+    assert outputs["var"].count_ops() < 12
+
+
+def test_text_is_two_dimensional_and_names_parameters_as_the_rule_does() -> None:
+    text = derived(find_rule("leaky_relu", RULES)).text()
+    assert "negative_slope" in text
+    assert "Φ(a)" in text
+
+
+def test_latex_has_a_line_an_output() -> None:
+    found = derived(find_rule("leaky_relu", RULES))
+    lines = found.text(latex=True).splitlines()
+    assert lines[0].startswith(r"f(x) = \max\left(x, ")
+    assert r"\mathrm{negative\_slope}" in lines[0]
+    assert sum(line.startswith((r"\mathbb{E}", r"\operatorname{Var}", r"\frac{\partial}")) for line in lines) == 6
+    assert all(line.count("{") == line.count("}") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("exp(x**2)", "the moment diverges for v >= 1"),
+        ("exp(x**3)", "the moment diverges: the exponential outgrows every Gaussian"),
+    ],
+)
+def test_a_divergent_moment_is_refused_with_the_reason(what: str, cause: str) -> None:
+    with pytest.raises(BuildError, match=cause):
+        derived(find_rule(what, RULES))
+
+
+@pytest.mark.parametrize("what", ["tanh(x)", "log(1 + exp(x))", "logistic_transform"])
+def test_what_is_outside_the_algebra_is_said_to_be(what: str) -> None:
+    with pytest.raises(MomentgenError, match=r"outside the (closed )?algebra"):
+        derived(find_rule(what, RULES))
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("swish", "expected a rule in .* or an expression in x; the rules are: abs, "),
+        ("x*y", "unknown symbol y; known are x"),
+        ("Max(x,", "expected an expression in x, in sympy's syntax"),
+        ("x.real_part", "expected an expression in x, in sympy's syntax"),
+    ],
+)
+def test_what_is_neither_rule_nor_expression_is_refused(what: str, cause: str) -> None:
+    with pytest.raises(RuleError, match=cause):
+        find_rule(what, RULES)
+
+
+def test_the_command_prints_or_fails_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["momentgen", "derive", "Abs(x)", "--latex"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith(r"f(x) = \left|{x}\right|")
+    monkeypatch.setattr(sys, "argv", ["momentgen", "derive", "exp(x**2)"])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == 1
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,145 @@
+"""`momentgen verify`: certificates that hold pass, and what breaks them is found in the committed C itself."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from momentgen.built import read_built
+from momentgen.cli import main
+from momentgen.compiler.derive import derive
+from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.errors import MomentgenError, RuleError
+from momentgen.rule import load_rules
+from momentgen.verify import OutputCheck, VariantCheck, verify, verify_variant
+
+ROOT = Path(__file__).parents[1]
+RULES, GENERATED = ROOT / "rules", ROOT / "generated"
+
+
+@functools.lru_cache
+def stables() -> dict[str, Stable]:
+    (rule,) = load_rules(RULES / "heaviside.py")
+    return {stable.variant: stable for stable in stabilise(derive(rule))}
+
+
+def check(package: Path, variant: str = "exact", points: int = 400) -> VariantCheck:
+    built = {b.variant: b for b in read_built(package, "heaviside")}
+    return verify_variant(built[variant], stables()[variant], points=points)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    shutil.copytree(GENERATED / "heaviside", tmp_path / "generated" / "heaviside")
+    return tmp_path / "generated"
+
+
+def edit(file: Path, pattern: str, replacement: str) -> None:
+    text = file.read_text()
+    changed = re.sub(pattern, replacement, text)
+    assert changed != text
+    file.write_text(changed)
+
+
+def test_committed_certificates_hold_at_fresh_points() -> None:
+    for variant in ("exact", "tight"):
+        found = check(GENERATED, variant, points=2000)
+        assert found.broken == []
+        # The certificate's own worst points are among those measured, so its bounds are nearly reached.
+        assert all(output.measured > 0.9 * output.certified for output in found.outputs)
+
+
+def test_a_bound_that_is_too_good_to_be_true_is_found(package: Path) -> None:
+    file = package / "heaviside" / "exact.json"
+    certificate = json.loads(file.read_text())
+    certificate["bounds"]["dvar_dmu"]["ulp"] /= 2
+    file.write_text(json.dumps(certificate))
+    (line,) = check(package).broken
+    assert re.match(r"heaviside exact dvar_dmu: \S+ ulp at mean = .*; certified ", line)
+
+
+def test_an_error_put_into_the_committed_c_is_found(package: Path) -> None:
+    edit(package / "heaviside" / "exact.c", r"\*out_mean = (\w+);", r"*out_mean = \1 * 1.00001f;")
+    broken = check(package).broken
+    assert any(line.startswith("heaviside exact mean: ") and "the goal is 8" in line for line in broken)
+
+
+def test_a_nan_in_the_committed_c_is_found(package: Path) -> None:
+    edit(package / "heaviside" / "exact.c", r"\*out_var = (\w+);", r"*out_var = mean > 0.0f ? \1 / 0.0f * 0.0f : \1;")
+    assert any("heaviside exact var: inf" in line for line in check(package).broken)
+
+
+def test_a_negative_variance_at_a_variance_of_0_is_found(package: Path) -> None:
+    # No error is measured there: a point without randomness is outside the domain of the bounds.
+    edit(package / "heaviside" / "exact.c", r"\*out_var = (\w+);", r"*out_var = var == 0.0f ? -1.0f : \1;")
+    (line,) = check(package).broken
+    assert re.match(r"heaviside exact: var = -1\.0 at mean = \S+, var = 0$", line)
+
+
+def test_an_excess_within_the_margin_is_shown_but_breaks_nothing() -> None:
+    def found(measured: float) -> VariantCheck:
+        return VariantCheck("f", "exact", "ulp", 8.0, 1, (OutputCheck("mean", measured, 5.0, {"mean": 0.0}),))
+
+    assert (found(5.0).broken, found(5.09).broken) == ([], [])
+    assert found(5.09).outputs[0].excess == pytest.approx(0.018)
+    assert len(found(5.11).broken) == 1
+    assert len(found(float("nan")).broken) == 1
+
+
+def test_what_is_no_function_of_one_variable_is_skipped_by_name(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    shutil.copy(RULES / "heaviside.py", tmp_path / "rules")
+    for variant in ("exact", "tight"):
+        pattern = r"const float \*restrict mean, const float \*restrict var"
+        edit(package / "heaviside" / f"{variant}.c", pattern, "const float *restrict mean1, const float *restrict var1")
+    results = verify(tmp_path / "rules", package)
+    assert [result.skipped for result in results] == ["inputs mean1, var1"] * 2
+    assert all(not result.outputs for result in results)
+
+
+def test_a_certificate_of_another_rule_file_is_refused(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    text = (RULES / "heaviside.py").read_text()
+    (tmp_path / "rules" / "heaviside.py").write_text(text + "# changed\n")
+    with pytest.raises(MomentgenError, match="another state of the rule file"):
+        verify(tmp_path / "rules", package)
+
+
+def test_an_unbuilt_rule_and_an_unknown_one_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(MomentgenError, match="expected the built rule heaviside"):
+        verify(RULES, tmp_path, only="heaviside")
+    with pytest.raises(RuleError, match="no such rule"):
+        verify(RULES, only="swish")
+
+
+@pytest.mark.parametrize(("halved", "code"), [(False, 0), (True, 1)])
+def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
+    package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    halved: bool,
+    code: int,
+) -> None:
+    (tmp_path / "rules").mkdir()
+    shutil.copy(RULES / "heaviside.py", tmp_path / "rules")
+    if halved:
+        file = package / "heaviside" / "tight.json"
+        certificate = json.loads(file.read_text())
+        certificate["bounds"]["mean"]["ulp"] /= 2
+        file.write_text(json.dumps(certificate))
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(sys, "argv", ["momentgen", "verify", str(tmp_path / "rules"), "--out", str(package)])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    shown = capsys.readouterr()
+    assert (exit_info.value.code or 0) == code
+    assert "2 variants measured at" in shown.out
+    assert re.search(r"heaviside +exact +mean +\d", shown.out)
+    assert (re.search(r"mean .*\+\d+ %", shown.out) and "tight mean" in shown.err) or not halved
