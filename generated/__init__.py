@@ -6,15 +6,21 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .bernoulli_noise import bernoulli_noise as bernoulli_noise
+from .difference import difference as difference
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
+from .product import product as product
 from .relu import relu as relu
 
 __all__ = [
     "abs",
+    "bernoulli_noise",
+    "difference",
     "heaviside",
     "leaky_relu",
     "logistic_transform",
+    "product",
     "relu",
 ]

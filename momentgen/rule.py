@@ -21,28 +21,36 @@ from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
 from momentgen.rule_files import RuleSource, check_name, load_rule_sources
-from momentgen.symbols import Phi, S, a, mu, phi, sigma, v, x
+from momentgen.rule_inputs import Noise, input_symbols, moment_symbols, partial_names
+from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
 __all__ = [
     "Accuracy",
     "Fitted",
     "Formula",
     "InputBox",
+    "Noise",
     "Parameter",
     "Phi",
     "Rule",
     "S",
     "ScaleMixture",
     "a",
+    "cov",
     "load_rules",
     "mu",
+    "mu1",
+    "mu2",
     "phi",
     "sigma",
     "v",
+    "v1",
+    "v2",
     "x",
+    "x1",
+    "x2",
 ]
 
-PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 INPUTS = ("normal", "logistic")
 
 
@@ -157,8 +165,11 @@ class Rule:
 
     Args:
         name: an identifier equal to the stem of the rule's file.
-        f: the activation, in ``x`` and the parameters' symbols.
+        f: the activation, in the inputs' and the parameters' symbols.
         parameters: in the order of the op's signature.
+        inputs: names of the random inputs: ``x``, or ``x1`` and ``x2``.
+        covariance: whether two inputs may be dependent, their covariance being given too.
+        noise: a random factor of f that the caller does not give.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula` or :class:`Fitted`; ``exact`` is always there.
@@ -177,6 +188,9 @@ class Rule:
     name: str
     f: Expr
     parameters: tuple[Parameter, ...] = ()
+    inputs: tuple[str, ...] = ("x",)
+    covariance: bool = False
+    noise: Noise | None = None
     input: str = "normal"
     mean: Expr | None = None
     var: Expr | None = None
@@ -196,6 +210,11 @@ class Rule:
     def defaults(self) -> dict[str, float]:
         """Default value of every parameter."""
         return {p.name: float(p.default) for p in self.parameters if p.default is not None}
+
+    @property
+    def moments(self) -> dict[str, Symbol]:
+        """What the op takes for its inputs, each with its symbol in formulas."""
+        return moment_symbols(len(self.inputs), self.covariance)
 
 
 class _Checker:
@@ -219,14 +238,17 @@ class _Checker:
         for parameter in rule.parameters:
             self.check_parameter(parameter)
         symbols = [p.symbol for p in rule.parameters]
-        self.check_expression("f", rule.f, [x, *symbols])
-        moments = [mu, v, *symbols]
+        self.check_inputs(symbols)
+        noise = [] if rule.noise is None else [rule.noise.symbol]
+        self.check_expression("f", rule.f, [*input_symbols(rule.inputs), *noise, *symbols])
+        moments = [*rule.moments.values(), *symbols]
         for what, expression in (("mean", rule.mean), ("var", rule.var)):
             if expression is not None:
                 self.check_expression(what, expression, moments)
         for key, expression in self.mapping("partials", rule.partials):
-            if key not in PARTIALS:
-                raise self.error(f"partials must be named {', '.join(PARTIALS)}, got {key!r}")
+            known = [name for pair in partial_names(tuple(rule.moments)).values() for name in pair]
+            if key not in known:
+                raise self.error(f"partials must be named {', '.join(known)}, got {key!r}")
             self.check_expression(key, expression, moments)
         for key, variant in self.mapping("variants", rule.variants):
             self.check_variant(key, variant, moments)
@@ -239,9 +261,20 @@ class _Checker:
             raise self.error(f"{what} must be a dict, got {value!r}")
         return value.items()
 
+    def check_inputs(self, parameters: list[Symbol]) -> None:
+        rule = self.rule
+        if rule.inputs not in (("x",), ("x1", "x2")):
+            raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
+        if rule.covariance and len(rule.inputs) == 1:
+            raise self.error("a covariance needs two inputs, got one")
+        if rule.noise is not None:
+            self.check_expression("noise, mean", rule.noise.mean, parameters)
+            self.check_expression("noise, var", rule.noise.var, parameters)
+
     def check_parameter(self, p: Parameter) -> None:
         check_name(p.name, f"{self.rule.name}, parameter {p.name}")
-        if p.name in {"x", "mu", "v", "mean", "var", "variant"}:
+        taken = {*self.rule.inputs, *self.rule.moments, *map(str, self.rule.moments.values()), "variant"}
+        if p.name in taken:
             raise self.error(f"parameter name {p.name!r} is taken by the op's own arguments")
         if p.default is None:
             raise self.error(f"parameter {p.name} has no default")

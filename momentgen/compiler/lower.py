@@ -24,6 +24,7 @@ import numpy as np
 from momentgen.compiler.approximate import remez
 from momentgen.compiler.program import Builder, Program
 from momentgen.compiler.real import CONDITIONS, Graph, Node
+from momentgen.rule_inputs import partial_names
 
 __all__ = ["lower", "orders_of", "round_float32", "split_float32"]
 
@@ -342,8 +343,8 @@ def lower(
 
     ``check`` runs the verifier; ablation, which throws most programs away, leaves it out.
 
-    With ``backward`` the graph's outputs must be the four partials; the program
-    then has the two gradient inputs and returns the two input gradients.
+    With ``backward`` the graph's outputs must be the partials in every input; the
+    program then has the two gradient inputs and returns a gradient an input.
     """
     if not backward:
         return _Lowering(graph, name, double, orders).run(check=check)
@@ -357,7 +358,7 @@ def lower(
         return write
 
     lowering = _Lowering(graph, name, double, orders)
-    lowering.b = Builder(
-        name, (*graph.inputs, "grad_mean", "grad_var"), [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
-    )
-    return lowering.run({"grad_mean": combine("dmean_dmu", "dvar_dmu"), "grad_var": combine("dmean_dvar", "dvar_dvar")})
+    params = [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
+    lowering.b = Builder(name, (*graph.inputs, "grad_mean", "grad_var"), params)
+    gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs).items()}
+    return lowering.run(gradients)

@@ -5,6 +5,7 @@
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
+``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise import formula, kink, mixture
+from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
-__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise"]
+__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise", "stabilise_joint"]
 
 
 def stabilise(derivation: Derivation) -> tuple[Stable, ...]:

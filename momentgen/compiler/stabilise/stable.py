@@ -14,21 +14,17 @@ from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
+from momentgen.rule_inputs import partial_names
 
 __all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth", "settings_of"]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 
-#: (mean, var, parameters) -> output name -> exact value in float64 (0 or inf where beyond its range)
-Truth = Callable[
-    [npt.NDArray[np.float32], npt.NDArray[np.float32], Mapping[str, float]], Mapping[str, npt.NDArray[np.float64]]
-]
-#: (output name, computed, exact, mean, var) -> error of each element, in the unit that the goal is stated in
-ErrorMeasure = Callable[
-    [str, npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]],
-    npt.NDArray[np.float64],
-]
+#: (a float32 array an input, then the parameters) -> output name -> exact value in float64 (0 or inf beyond its range)
+Truth = Callable[..., Mapping[str, npt.NDArray[np.float64]]]
+#: (output name, computed, exact, a float32 array an input) -> error of each element, in the goal's unit
+ErrorMeasure = Callable[..., npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,12 @@ class Stable:
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs, then the partials of the mean and those of the variance, in the order of the inputs."""
+        pairs = partial_names(self.forward.inputs).values()
+        return (*OUTPUTS, *(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
