@@ -11,6 +11,7 @@ from .difference import difference as difference
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
+from .maximum import maximum as maximum
 from .product import product as product
 from .relu import relu as relu
 
@@ -21,6 +22,7 @@ __all__ = [
     "heaviside",
     "leaky_relu",
     "logistic_transform",
+    "maximum",
     "product",
     "relu",
 ]

@@ -109,7 +109,13 @@ class _Joint:
         return joint_points.in_domain(*at)
 
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        return joint_points.spread(n, seed, covariance=self.covariance, reach=stable.box["log2_var"][1])
+        reach = stable.box["log2_var"][1]
+        groups = [
+            joint_points.spread(n // 2, seed, covariance=self.covariance, reach=reach),
+            joint_points.spread(n // 4, seed + 1, covariance=self.covariance),
+            joint_points.kept(joint_points.edges(n // 4, seed + 2, covariance=self.covariance)),
+        ]
+        return joined(groups)
 
     def certification(self, stable: Stable, run: Run, setting: Mapping[str, float], n: int, seed: int) -> Points:
         groups = [

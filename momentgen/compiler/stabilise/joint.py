@@ -38,7 +38,9 @@ __all__ = ["JointTruth", "TermsUlp", "stabilise_joint"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-_FLOAT32 = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
+#: the variance of the input with the smaller mean may be 2^254 times the other's: there exp(-t²/2) must fall below 2^-278 before t is clamped
+_FORWARD = Precision(fit=2.2e-8, reach=20.5, scaled=True, factors=4)
+_PARTIALS = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
 _AIM, _AIM_FITTED = 0.8, 0.65
 _BOX = {"log2_var": (-50.0, 50.0)}
 _ROOM = 2.0**-118
@@ -193,7 +195,7 @@ def _maximum_variant(
     def build(precision: Precision, names: tuple[str, ...]) -> tuple[Graph, tuple[Polynomial, ...]]:
         return maximum_graph(precision, names, covariance=rule.covariance, tau=scale)
 
-    (forward, fits), (backward, _) = build(_FLOAT32, OUTPUTS), build(_FLOAT32, partials)
+    (forward, fits), (backward, more) = build(_FORWARD, OUTPUTS), build(_PARTIALS, partials)
     return _stable(
         derivation,
         variant,
@@ -204,7 +206,7 @@ def _maximum_variant(
         forward64=build(FLOAT64, OUTPUTS)[0],
         partials64=build(FLOAT64, partials)[0],
         box=_BOX,
-        fits=fits,
+        fits=(*fits, *more),
         facts=facts,
         doc="Clark's moments of the larger of two normal variables, as sums of positive terms"
         if tau is None

@@ -32,7 +32,8 @@ from momentgen.compiler.stabilise.tail_core import Tails
 __all__ = ["maximum_graph", "maximum_sizes"]
 
 _SLACK = 1 + mpmath.mpf(2) ** -18  # a covariance may exceed its bound by what rounding it can do
-_FLUSH = 174  # exp(-174) is 2^-251: two factors of it stay normal
+#: exponent at which exp is clamped: 2^-125 a factor, which keeps each normal
+_FLUSH = 87
 
 
 def maximum_graph(
@@ -132,7 +133,8 @@ class _Maximum:
         return self.g.select(self.g.lt(most, self.raw), most, self.raw)
 
     def factors_of(self, exponent: int) -> list[int]:
-        return [self.g.exp_factor(exponent, i, 2) for i in range(2)] if self.precision.scaled else []
+        count = self.precision.factors
+        return [self.g.exp_factor(exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
     def tail(self) -> None:
         """g, and E J_0, with the exponent applied: beside numbers of the order of 1 they may underflow."""
@@ -186,7 +188,8 @@ class _Maximum:
         """S(t/tau), the mantissa and factors of S(-t/tau), and t itself, clamped further out than elsewhere."""
         g = self.g
         tau = mpmath.mpf(self.tau)
-        t = self.clamped(g.const(_FLUSH * tau))
+        most = _FLUSH * self.precision.factors if self.precision.scaled else 700
+        t = self.clamped(g.const(most * tau))
         exponent = g.mul(t, g.const(-1 / tau))
         e, factors = g.exp_mantissa(exponent), self.factors_of(exponent)
         upper = g.recip(g.add(self.last(e, factors), g.const(1)))
@@ -238,7 +241,8 @@ class _Maximum:
     def mean_by_variance(self, factor: float) -> int:
         g = self.g
         node = g.mul(self.e, g.mul(self.tails.j[-1], g.const(factor)))
-        for step in (*self.factors[:1], self.inverse, *self.factors[1:]):
+        half = len(self.factors) // 2
+        for step in (*self.factors[:half], self.inverse, *self.factors[half:]):
             node = g.mul(node, step)
         return self.sized(node)
 
