@@ -12,6 +12,7 @@ from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
 from .maximum import maximum as maximum
+from .maximum_correlated import maximum_correlated as maximum_correlated
 from .product import product as product
 from .relu import relu as relu
 
@@ -23,6 +24,7 @@ __all__ = [
     "leaky_relu",
     "logistic_transform",
     "maximum",
+    "maximum_correlated",
     "product",
     "relu",
 ]

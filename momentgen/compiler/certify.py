@@ -113,7 +113,7 @@ class Bound:
         worst = int(np.argmax(error))
         if error[worst] > self.error:
             self.error = float(error[worst])
-            names = moment_names((len(at) + 1) // 2, len(at) == 5)
+            names = moment_names(len(at) // 2, len(at) == 5)
             self.at = {**{name: float(array[worst]) for name, array in zip(names, at, strict=True)}, **setting}
         ulp = ulp_error(computed, exact)
         self.ulp = max(self.ulp, float(ulp.max()))

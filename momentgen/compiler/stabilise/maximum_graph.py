@@ -100,11 +100,16 @@ class _Maximum:
             back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
         self.c = c
         w1, w2 = (g.mul(g.mul(v, c), c) for v in (v1, v2))
-        w = g.add(w1, w2)
-        if self.cov is not None:
+        if self.cov is None:
+            w = g.add(w1, w2)
+        else:
             wc = g.mul(g.mul(self.cov, c), c)
-            usable = g.both(usable, g.le(g.mul(wc, wc), g.mul(g.mul(w1, w2), g.const(_SLACK))))
-            w = g.sub(w, g.mul(wc, g.const(2)))
+            bound = g.mul(g.mul(g.sqrt(v1), g.const(_SLACK)), g.sqrt(v2))
+            usable = g.both(usable, g.le(g.abs(self.cov), bound))
+            # In this order the first difference is exact wherever the sum cancels, so that its correction stays small.
+            first = g.lt(v1, v2)
+            larger, smaller = g.select(first, w2, w1), g.select(first, w1, w2)
+            w = g.add(g.sub(larger, g.mul(wc, g.const(2))), smaller)
             # What rounding the covariance made of theta = 0.
             w = g.select(g.lt(zero, w), w, zero)
             w1, w2 = g.sub(w1, wc), g.sub(w2, wc)
