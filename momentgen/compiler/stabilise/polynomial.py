@@ -119,7 +119,10 @@ class _Polynomials:
 
     def plus(self, total: int, term: int) -> int:
         node = self.g.nodes[term]
-        return self.g.madd(*node.args, total) if node.kind == "mul" else self.g.add(total, term)
+        if node.kind != "mul":
+            return self.g.add(total, term)
+        x, y = node.args
+        return self.g.madd(x, y, total)
 
     def like_inputs(self, value: int) -> int:
         """``value``, but NaN where a variance is negative or NaN, or an input that it lacks is NaN."""
