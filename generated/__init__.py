@@ -10,11 +10,13 @@ from .bernoulli_noise import bernoulli_noise as bernoulli_noise
 from .difference import difference as difference
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
+from .log_softmax import log_softmax as log_softmax
 from .logistic_transform import logistic_transform as logistic_transform
 from .maximum import maximum as maximum
 from .maximum_correlated import maximum_correlated as maximum_correlated
 from .product import product as product
 from .relu import relu as relu
+from .softmax import softmax as softmax
 
 __all__ = [
     "abs",
@@ -22,9 +24,11 @@ __all__ = [
     "difference",
     "heaviside",
     "leaky_relu",
+    "log_softmax",
     "logistic_transform",
     "maximum",
     "maximum_correlated",
     "product",
     "relu",
+    "softmax",
 ]

@@ -22,6 +22,7 @@ from sympy import Expr, Symbol
 from momentgen.errors import RuleError
 from momentgen.rule_files import RuleSource, check_name, load_rule_sources
 from momentgen.rule_inputs import Noise, input_symbols, moment_symbols, partial_names
+from momentgen.rule_reduction import Reduction, Score
 from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
 __all__ = [
@@ -32,11 +33,14 @@ __all__ = [
     "Noise",
     "Parameter",
     "Phi",
+    "Reduction",
     "Rule",
     "S",
     "ScaleMixture",
+    "Score",
     "a",
     "cov",
+    "load_reductions",
     "load_rules",
     "mu",
     "mu1",
@@ -371,6 +375,15 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
         RuleError: for the first file at fault: a syntax error (with its line), an error on import, no ``rule`` or
             several, a wrong rule, a name used twice or unlike its file's.
     """
+    return tuple(rule for rule in _load_all(path) if isinstance(rule, Rule))
+
+
+def load_reductions(path: str | Path) -> tuple[Reduction, ...]:
+    """Load and check every rule over an axis; as :func:`load_rules`, which has all others."""
+    return tuple(rule for rule in _load_all(path) if isinstance(rule, Reduction))
+
+
+def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
     sources = load_rule_sources(path)
     loaded = [(source, _load(source)) for source in sources]
     first: dict[str, RuleSource] = {}
@@ -384,7 +397,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     return tuple(rule for _, rule in loaded)
 
 
-def _load(source: RuleSource) -> Rule:
+def _load(source: RuleSource) -> Rule | Reduction:
     namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
     try:
         exec(compile(source.path.read_bytes(), str(source.path), "exec"), namespace)
@@ -401,9 +414,9 @@ def _load(source: RuleSource) -> Rule:
     if "rule" not in namespace:
         raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")
     rule = namespace["rule"]
-    if not isinstance(rule, Rule):
+    if not isinstance(rule, (Rule, Reduction)):
         raise RuleError(source.name, f"`rule` must be a momentgen.rule.Rule, got {type(rule).__name__}")
-    others = [k for k, value in namespace.items() if isinstance(value, Rule) and value is not rule]
+    others = [k for k, value in namespace.items() if isinstance(value, (Rule, Reduction)) and value is not rule]
     if others:
         raise RuleError(source.name, f"{source.path.name} must define one rule, got also {', '.join(sorted(others))}")
     return dataclasses.replace(rule, digest=source.sha256)
