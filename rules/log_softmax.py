@@ -11,15 +11,15 @@ rule = Reduction(
     "log_softmax",
     log=True,
     variants={
-        "normal": Score(
-            term=log(Phi((mu1 - mu2) / sqrt(v1 + v2 + var_s))),
-            reduce="sum",
-            citation=f"{paper}, (59), (61): a product of normal distribution functions",
-        ),
         "logistic": Score(
             term=(mu2 - mu1) / sqrt((v1 + v2) / var_s + 1),
             reduce="negative_logsumexp",
-            citation=f"{paper}, (62): a multivariate logistic distribution function",
+            citation=f"{paper}, (61), (62): a multivariate logistic distribution function",
+        ),
+        "normal": Score(
+            term=log(Phi((mu1 - mu2) / sqrt(v1 + v2 + var_s))),
+            reduce="sum",
+            citation=f"{paper}, (58), (59): a product of normal distribution functions, as if the comparisons were independent",
         ),
         "simplified": Score(
             term=mu1 / sqrt(v1 / var_s + 1),

@@ -3,7 +3,7 @@
 # term: mu1/sqrt(3*v1/pi**2 + 1)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (64): a softmax of scaled means
 #
-# rule digest  7995753fdbaa91266d9001cef0870a3863300191e3ed26b02e4b6dc77d8536e8
+# rule digest  a4d6cd52eaf7c32692b0995a58b03c5139c5ab79a007ecb4407ea4aac2637b31
 # made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 # operations
 """log_softmax, variant simplified: the term that a class's score is reduced from, for float64."""
