@@ -11,9 +11,11 @@ from .difference import difference as difference
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .log_softmax import log_softmax as log_softmax
+from .logistic_bernoulli import logistic_bernoulli as logistic_bernoulli
 from .logistic_transform import logistic_transform as logistic_transform
 from .maximum import maximum as maximum
 from .maximum_correlated import maximum_correlated as maximum_correlated
+from .probit import probit as probit
 from .product import product as product
 from .relu import relu as relu
 from .softmax import softmax as softmax
@@ -25,9 +27,11 @@ __all__ = [
     "heaviside",
     "leaky_relu",
     "log_softmax",
+    "logistic_bernoulli",
     "logistic_transform",
     "maximum",
     "maximum_correlated",
+    "probit",
     "product",
     "relu",
     "softmax",

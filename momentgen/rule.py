@@ -174,6 +174,7 @@ class Rule:
         inputs: names of the random inputs: ``x``, or ``x1`` and ``x2``.
         covariance: whether two inputs may be dependent, their covariance being given too.
         noise: a random factor of f that the caller does not give.
+        bernoulli: whether the output is a draw: 1 with probability f, else 0.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula` or :class:`Fitted`; ``exact`` is always there.
@@ -195,6 +196,7 @@ class Rule:
     inputs: tuple[str, ...] = ("x",)
     covariance: bool = False
     noise: Noise | None = None
+    bernoulli: bool = False
     input: str = "normal"
     mean: Expr | None = None
     var: Expr | None = None

@@ -146,7 +146,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         if not measured.hard:
             checked = 0
             for setting in stable.settings:
-                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit == "ulp" else 1.0
+                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit.startswith("ulp") else 1.0
                 checked += check_promises(
                     rule.name,
                     runner,

@@ -78,7 +78,8 @@ def derive(rule: Rule) -> Derivation:
     family: ModuleType = {"normal": normal, "logistic": logistic}[rule.input]
     try:
         mean = family.expectation(pieces)
-        second = family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
+        # Y² = Y for a draw of 0 or 1.
+        second = mean if rule.bernoulli else family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
     except normal.DivergentError as error:
         raise BuildError(rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError as error:
@@ -95,7 +96,7 @@ def derive(rule: Rule) -> Derivation:
         "dvar_dvar": family.differentiate(var, v),
     }
     checks: dict[str, Proof] = {}
-    if rule.input == "normal":
+    if rule.input == "normal" and not rule.bernoulli:
         _check_stein(rule, pieces, mean, second, checks)
     _check_author(rule, {"mean": mean, "var": var, **partials}, checks)
     return Derivation(rule, mean, second, var, partials, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]

@@ -32,6 +32,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = kink.stable_variants(derivation)
     elif mixture.applies(derivation):
         variants = mixture.stable_variants(derivation)
+    elif formula.applies(derivation):
+        variants = [formula.exact_variant(derivation)]
     else:
         raise BuildError(
             derivation.rule.name,

@@ -36,7 +36,7 @@ from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, Rule
 from momentgen.symbols import Phi, S, mu, phi, v
 
-__all__ = ["stable_variants"]
+__all__ = ["applies", "exact_variant", "stable_variants"]
 
 _FLOAT32 = Precision(fit=1e-9, reach=18.7, scaled=True)
 _GOAL, _SHARE = 8.0, 0.65
@@ -133,6 +133,17 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             cause = error.cause if f"variant {name}" in error.cause else f"variant {name}: {error.cause}"
             raise BuildError(derivation.rule.name, "stabilise", cause, error.expression) from error
     return stables
+
+
+def applies(derivation: Derivation) -> bool:
+    """Whether the exact moments are those of a draw of 0 or 1, whose probability has a closed form."""
+    return derivation.rule.bernoulli and derivation.mean is not None
+
+
+def exact_variant(derivation: Derivation) -> Stable:
+    """The variant ``exact`` of a draw of 0 or 1: mean m in closed form, variance m(1 - m)."""
+    mean = derivation.mean
+    return _stable(derivation, "exact", Formula(mean=mean, var=mean * (1 - mean)))
 
 
 def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Stable:
