@@ -1,6 +1,6 @@
 """Product of two independent inputs."""
 
-from momentgen.rule import Rule, Accuracy, mu1, mu2, v1, v2, x1, x2
+from momentgen.rule import Accuracy, Rule, mu1, mu2, v1, v2, x1, x2
 
 rule = Rule(
     "product",

@@ -18,7 +18,7 @@ rule = Reduction(
         "normal": Score(
             term=log(Phi((mu1 - mu2) / sqrt(v1 + v2 + var_s))),
             reduce="sum",
-            citation=f"{paper}, (58), (59): a product of normal distribution functions, as if the comparisons were independent",
+            citation=f"{paper}, (58), (59): a product of normal distribution functions",
         ),
         "simplified": Score(
             term=mu1 / sqrt(v1 / var_s + 1),

@@ -46,9 +46,7 @@ class CompiledReduction:
     variants: tuple[_Summary, ...]
 
 
-def compile_reduction(
-    rule: Reduction, *, progress: Callable[[str], None] = lambda stage: None
-) -> CompiledReduction:
+def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lambda stage: None) -> CompiledReduction:
     """Emit a rule over an axis.
 
     Args:
@@ -124,7 +122,8 @@ class _Torch:
 
     def product(self, expr: sp.Expr) -> str:
         number, rest = expr.as_independent(*_NAMES, as_Add=False)
-        above, below = [], []
+        above: list[str] = []
+        below: list[str] = []
         for factor in sorted(sp.Mul.make_args(rest), key=default_sort_key):
             base, power = factor.as_base_exp()
             inverse = bool(power.is_Rational and power < 0)

@@ -142,8 +142,9 @@ def applies(derivation: Derivation) -> bool:
 
 def exact_variant(derivation: Derivation) -> Stable:
     """The variant ``exact`` of a draw of 0 or 1: mean m in closed form, variance m(1 - m)."""
-    mean = derivation.mean
-    return _stable(derivation, "exact", Formula(mean=mean, var=mean * (1 - mean)))
+    if derivation.mean is None:
+        raise BuildError(derivation.rule.name, "stabilise", "expected a mean in closed form", derivation.rule.f)
+    return _stable(derivation, "exact", Formula(mean=derivation.mean, var=derivation.mean * (1 - derivation.mean)))
 
 
 def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Stable:
