@@ -15,6 +15,7 @@ from .logistic_bernoulli import logistic_bernoulli as logistic_bernoulli
 from .logistic_transform import logistic_transform as logistic_transform
 from .maximum import maximum as maximum
 from .maximum_correlated import maximum_correlated as maximum_correlated
+from .normal_cdf import normal_cdf as normal_cdf
 from .probit import probit as probit
 from .product import product as product
 from .relu import relu as relu
@@ -31,6 +32,7 @@ __all__ = [
     "logistic_transform",
     "maximum",
     "maximum_correlated",
+    "normal_cdf",
     "probit",
     "product",
     "relu",

@@ -250,6 +250,7 @@ def check_promises(
     *,
     ulps: float,
     vanishes: bool,
+    zero_abs: float = 0.0,
     seed: int,
 ) -> int:
     """What holds for every input, whatever the accuracy.
@@ -264,6 +265,7 @@ def check_promises(
         f: the activation on float64 arrays, one an input; None where a variant does not reproduce it at v = 0.
         vanishes: whether the variance is 0 at v = 0.
         ulps: how far the mean may be from f(mean) at v = 0.
+        zero_abs: or how far absolutely.
         seed: of the points.
 
     Returns:
@@ -294,7 +296,7 @@ def check_promises(
     if f is not None:
         with np.errstate(all="ignore"):
             want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
-            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= 2.0**-126
+            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= max(2.0**-126, zero_abs)
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
         near |= np.abs(want) > LARGEST
         demand(near, "the mean f(mean) at var = 0", certain)

@@ -1,7 +1,7 @@
 """Inputs at which a program of two random inputs is measured; :mod:`momentgen.compiler.points` has those of one.
 
 What decides how hard a point is, is the gap of the means over its standard deviation, the ratio of the variances, how
-large the means are beside the gap, and how close a covariance comes to its bound.  All are drawn over their whole range.
+large the means are beside the gap, and how close a covariance comes to its bound.  All are drawn over their range.
 """
 
 from __future__ import annotations

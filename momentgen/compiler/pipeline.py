@@ -154,6 +154,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     f,
                     ulps=ulps,
                     vanishes=stable.vanishes,
+                    zero_abs=stable.zero_abs,
                     seed=seed,
                 )
             both = (programs["forward"], programs["backward"])
@@ -234,8 +235,10 @@ def _calibrations(
     grouped: dict[tuple[float, ...], list[tuple[Mapping[str, float], Points]]] = {}
     for setting, points in hard:
         grouped.setdefault(tuple(setting.values()), []).append((setting, points))
-    for group in grouped.values():
-        result.append(_calibration(stable, stand_in, group[0][0], joined([points for _, points in group])))
+    result += [
+        _calibration(stable, stand_in, group[0][0], joined([points for _, points in group]))
+        for group in grouped.values()
+    ]
     return result
 
 

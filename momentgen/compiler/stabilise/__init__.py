@@ -5,6 +5,7 @@
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
+``owen``       Phi(x), its variance by Owen's integral
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
@@ -14,7 +15,7 @@
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import formula, kink, mixture
+from momentgen.compiler.stabilise import formula, kink, mixture, owen
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -32,6 +33,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = kink.stable_variants(derivation)
     elif mixture.applies(derivation):
         variants = mixture.stable_variants(derivation)
+    elif owen.applies(derivation):
+        variants = owen.stable_variants(derivation)
     elif formula.applies(derivation):
         variants = [formula.exact_variant(derivation)]
     else:

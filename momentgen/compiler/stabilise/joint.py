@@ -38,7 +38,8 @@ __all__ = ["JointTruth", "TermsUlp", "stabilise_joint"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-#: the variance of the input with the smaller mean may be 2^254 times the other's: there exp(-t²/2) must fall below 2^-278 before t is clamped
+#: the variance of the input with the smaller mean may be 2^254 times the other's: exp(-t²/2) must fall below 2^-278
+#: before t is clamped
 _FORWARD = Precision(fit=2.2e-8, reach=20.5, scaled=True, factors=4)
 _PARTIALS = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
 _AIM, _AIM_FITTED = 0.8, 0.65

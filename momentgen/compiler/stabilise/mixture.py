@@ -36,7 +36,8 @@ class Tolerance:
 
     The mean and the variance within ``mean_abs`` and ``var_abs``; the variance within ``var_rel`` of itself for
     |mu| and v up to ``box`` too; partials within 1e-5 of the largest value over mu that they have at that variance
-    (the smaller of its bounds for v → 0 and v → ∞; those of m(1 - m) for a ``bernoulli`` output).  Below the normal range, 2^-126 is allowed.
+    (the smaller of its bounds for v → 0 and v → ∞; those of m(1 - m) for a ``bernoulli`` output).  Below the normal
+    range, 2^-126 is allowed.
     """
 
     mean_abs: float

@@ -48,6 +48,7 @@ class Stable:
         scalars: derived scalars that the kernels take after the parameters' own, as hi and lo words, at a setting.
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
         vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
+        zero_abs: how far the mean may be from f(mu) at v = 0, where its accuracy is absolute.
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
@@ -66,6 +67,7 @@ class Stable:
     box: Mapping[str, tuple[float, float]]
     alternatives: tuple[tuple[Graph, Graph], ...] = ()
     vanishes: bool = True
+    zero_abs: float = 0.0
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
