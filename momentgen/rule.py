@@ -21,7 +21,7 @@ from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
 from momentgen.rule_files import RuleSource, check_name, load_rule_sources
-from momentgen.rule_inputs import Noise, input_symbols, moment_symbols, partial_names
+from momentgen.rule_inputs import LogisticInput, Noise, input_symbols, moment_symbols, partial_names
 from momentgen.rule_reduction import Reduction, Score
 from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
@@ -30,6 +30,7 @@ __all__ = [
     "Fitted",
     "Formula",
     "InputBox",
+    "LogisticInput",
     "Noise",
     "Parameter",
     "Phi",
@@ -177,7 +178,7 @@ class Rule:
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
-        variants: name -> :class:`Formula` or :class:`Fitted`; ``exact`` is always there.
+        variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
         surrogate: stands in for an ``f`` outside the closed algebra.
         accuracy: what is asked of the generated code.
         citation, doc: where the rule comes from, and one line on what it is.
@@ -201,7 +202,7 @@ class Rule:
     mean: Expr | None = None
     var: Expr | None = None
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
-    variants: Mapping[str, Formula | Fitted] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
     surrogate: ScaleMixture | None = None
     accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0})
     citation: str = ""
@@ -315,12 +316,14 @@ class _Checker:
         check_name(name, f"{self.rule.name}, variant {name}")
         if name in ("exact", "tight"):
             raise self.error(f"variant name {name!r} is reserved for the compiler's own")
+        if isinstance(variant, LogisticInput):
+            return
         if isinstance(variant, Formula):
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
             self.check_expression(f"variant {name}, var", variant.var, moments)
             return
         if not isinstance(variant, Fitted):
-            raise self.error(f"variant {name}: expected a Formula or a Fitted, got {type(variant).__name__}")
+            raise self.error(f"variant {name}: expected a Formula, a Fitted or a LogisticInput, got {type(variant).__name__}")
         if variant.mean is not None:
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
         if not isinstance(variant.free, Mapping) or not variant.free:

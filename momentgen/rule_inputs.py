@@ -15,7 +15,7 @@ from sympy import Expr, Symbol
 
 from momentgen.symbols import cov, mu, v
 
-__all__ = ["Noise", "input_symbols", "moment_names", "moment_symbols", "partial_names"]
+__all__ = ["LogisticInput", "Noise", "input_symbols", "moment_names", "moment_symbols", "partial_names"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,17 @@ class Noise:
     def symbol(self) -> Symbol:
         """The noise in f."""
         return Symbol(self.name, real=True)
+
+
+@dataclass(frozen=True)
+class LogisticInput:
+    """A variant: the exact moments of f for a logistic input of the same mean and variance.
+
+    Args:
+        citation: where it comes from.
+    """
+
+    citation: str = ""
 
 
 def input_symbols(inputs: Sequence[str]) -> tuple[Symbol, ...]:

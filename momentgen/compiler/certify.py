@@ -180,7 +180,7 @@ def measure(
     count = 0
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings:
-        params = params_of(setting)
+        params, stable = params_of(setting), stable.at(setting)
 
         def run(*at: F32, params: Mapping[str, float] = params) -> dict[str, F32]:
             return runner(*at, params)
@@ -231,6 +231,7 @@ def measure_at(
     points = _kept(sampler_of(stable.forward.inputs), at)
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings if points[0].size else ():
+        stable = stable.at(setting)
         computed, exact = runner(*points, params_of(setting)), stable.truth(*points, setting)
         missed = np.zeros(points[0].shape, np.bool_)
         for name, bound in measured.bounds.items():

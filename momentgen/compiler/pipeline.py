@@ -243,6 +243,7 @@ def _calibrations(
 
 
 def _calibration(stable: Stable, stand_in: Program, setting: Mapping[str, float], points: Points) -> Calibration:
+    stable = stable.at(setting)
     exact = stable.truth(*points, setting)
     params = kernel_params(stand_in, setting, stable.scalars(setting))
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)

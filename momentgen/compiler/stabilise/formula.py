@@ -33,7 +33,7 @@ from momentgen.compiler.stabilise.rewrite import Written, write
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
-from momentgen.rule import Fitted, Formula, Rule
+from momentgen.rule import Fitted, Formula, LogisticInput, Rule
 from momentgen.symbols import Phi, S, mu, phi, v
 
 __all__ = ["applies", "exact_variant", "stable_variants"]
@@ -127,6 +127,8 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     """
     stables = []
     for name, variant in derivation.rule.variants.items():
+        if isinstance(variant, LogisticInput):
+            continue
         try:
             stables.append(_stable(derivation, name, variant))
         except BuildError as error:

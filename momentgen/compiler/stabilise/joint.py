@@ -75,6 +75,10 @@ class TermsUlp:
         self.graph, self.params = graph, dict(params)
         self._last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
 
+    def at(self, setting: Mapping[str, float]) -> TermsUlp:
+        """The measure at other parameters."""
+        return self if setting == self.params else TermsUlp(self.graph, setting)
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,11 @@ class Stable:
         """Outputs, then the partials of the mean and those of the variance, in the order of the inputs."""
         pairs = partial_names(self.forward.inputs).values()
         return (*OUTPUTS, *(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
+
+    def at(self, setting: Mapping[str, float]) -> Stable:
+        """The same, its measure of error that of a setting of the parameters, where it depends on them."""
+        measure_at = getattr(self.measure, "at", None)
+        return self if measure_at is None else replace(self, measure=measure_at(setting))
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
