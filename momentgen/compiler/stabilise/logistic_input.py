@@ -113,7 +113,7 @@ class _Writer:
                 "dmean_dmu": lambda: self.step(mpmath.pi / mpmath.sqrt(3), self.inverse),
                 "dmean_dvar": lambda: self.opposed(self.step(-0.5, self.inverse, self.y, self.inverse)),
                 "dvar_dmu": lambda: self.opposed(self.step(-mpmath.pi / mpmath.sqrt(3), self.inverse, self.odd())),
-                "dvar_dvar": lambda: self.step(0.5, self.inverse, self.y, self.odd(), self.inverse),
+                "dvar_dvar": lambda: self.step(0.5, self.inverse, self.y, self.inverse, self.odd()),
             }
             return
         self.outputs = {
