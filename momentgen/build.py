@@ -261,7 +261,8 @@ def _compile(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled
     """The compiler proper; imported here because it takes a second."""
     from momentgen.compiler.evidence import read_evidence
     from momentgen.compiler.pipeline import compile_rule
-    from momentgen.rule import load_rules
+    from momentgen.compiler.reduction import compile_reduction
+    from momentgen.rule import load_reductions, load_rules
 
     progress("rule")
     for candidate in load_rules(path):
@@ -269,6 +270,10 @@ def _compile(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled
             evidence = read_evidence(evidence_path(path), rule)
             compiled: Compiled = compile_rule(candidate, progress=progress, evidence=evidence)
             return compiled
+    for reduction in load_reductions(path):
+        if reduction.name == rule:
+            written: Compiled = compile_reduction(reduction, progress=progress)
+            return written
     raise RuleError(rule, f"expected {path.name} to define a rule of this name")
 
 

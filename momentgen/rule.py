@@ -21,28 +21,41 @@ from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
 from momentgen.rule_files import RuleSource, check_name, load_rule_sources
-from momentgen.symbols import Phi, S, a, mu, phi, sigma, v, x
+from momentgen.rule_inputs import LogisticInput, Noise, input_symbols, moment_symbols, partial_names
+from momentgen.rule_reduction import Reduction, Score
+from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
 __all__ = [
     "Accuracy",
     "Fitted",
     "Formula",
     "InputBox",
+    "LogisticInput",
+    "Noise",
     "Parameter",
     "Phi",
+    "Reduction",
     "Rule",
     "S",
     "ScaleMixture",
+    "Score",
     "a",
+    "cov",
+    "load_reductions",
     "load_rules",
     "mu",
+    "mu1",
+    "mu2",
     "phi",
     "sigma",
     "v",
+    "v1",
+    "v2",
     "x",
+    "x1",
+    "x2",
 ]
 
-PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 INPUTS = ("normal", "logistic")
 
 
@@ -157,11 +170,15 @@ class Rule:
 
     Args:
         name: an identifier equal to the stem of the rule's file.
-        f: the activation, in ``x`` and the parameters' symbols.
+        f: the activation, in the inputs' and the parameters' symbols.
         parameters: in the order of the op's signature.
+        inputs: names of the random inputs: ``x``, or ``x1`` and ``x2``.
+        covariance: whether two inputs may be dependent, their covariance being given too.
+        noise: a random factor of f that the caller does not give.
+        bernoulli: whether the output is a draw: 1 with probability f, else 0.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
-        variants: name -> :class:`Formula` or :class:`Fitted`; ``exact`` is always there.
+        variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
         surrogate: stands in for an ``f`` outside the closed algebra.
         accuracy: what is asked of the generated code.
         citation, doc: where the rule comes from, and one line on what it is.
@@ -177,11 +194,15 @@ class Rule:
     name: str
     f: Expr
     parameters: tuple[Parameter, ...] = ()
+    inputs: tuple[str, ...] = ("x",)
+    covariance: bool = False
+    noise: Noise | None = None
+    bernoulli: bool = False
     input: str = "normal"
     mean: Expr | None = None
     var: Expr | None = None
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
-    variants: Mapping[str, Formula | Fitted] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
     surrogate: ScaleMixture | None = None
     accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0})
     citation: str = ""
@@ -196,6 +217,11 @@ class Rule:
     def defaults(self) -> dict[str, float]:
         """Default value of every parameter."""
         return {p.name: float(p.default) for p in self.parameters if p.default is not None}
+
+    @property
+    def moments(self) -> dict[str, Symbol]:
+        """What the op takes for its inputs, each with its symbol in formulas."""
+        return moment_symbols(len(self.inputs), self.covariance)
 
 
 class _Checker:
@@ -219,14 +245,17 @@ class _Checker:
         for parameter in rule.parameters:
             self.check_parameter(parameter)
         symbols = [p.symbol for p in rule.parameters]
-        self.check_expression("f", rule.f, [x, *symbols])
-        moments = [mu, v, *symbols]
+        self.check_inputs(symbols)
+        noise = [] if rule.noise is None else [rule.noise.symbol]
+        self.check_expression("f", rule.f, [*input_symbols(rule.inputs), *noise, *symbols])
+        moments = [*rule.moments.values(), *symbols]
         for what, expression in (("mean", rule.mean), ("var", rule.var)):
             if expression is not None:
                 self.check_expression(what, expression, moments)
         for key, expression in self.mapping("partials", rule.partials):
-            if key not in PARTIALS:
-                raise self.error(f"partials must be named {', '.join(PARTIALS)}, got {key!r}")
+            known = [name for pair in partial_names(tuple(rule.moments)).values() for name in pair]
+            if key not in known:
+                raise self.error(f"partials must be named {', '.join(known)}, got {key!r}")
             self.check_expression(key, expression, moments)
         for key, variant in self.mapping("variants", rule.variants):
             self.check_variant(key, variant, moments)
@@ -239,9 +268,20 @@ class _Checker:
             raise self.error(f"{what} must be a dict, got {value!r}")
         return value.items()
 
+    def check_inputs(self, parameters: list[Symbol]) -> None:
+        rule = self.rule
+        if rule.inputs not in (("x",), ("x1", "x2")):
+            raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
+        if rule.covariance and len(rule.inputs) == 1:
+            raise self.error("a covariance needs two inputs, got one")
+        if rule.noise is not None:
+            self.check_expression("noise, mean", rule.noise.mean, parameters)
+            self.check_expression("noise, var", rule.noise.var, parameters)
+
     def check_parameter(self, p: Parameter) -> None:
         check_name(p.name, f"{self.rule.name}, parameter {p.name}")
-        if p.name in {"x", "mu", "v", "mean", "var", "variant"}:
+        taken = {*self.rule.inputs, *self.rule.moments, *map(str, self.rule.moments.values()), "variant"}
+        if p.name in taken:
             raise self.error(f"parameter name {p.name!r} is taken by the op's own arguments")
         if p.default is None:
             raise self.error(f"parameter {p.name} has no default")
@@ -276,12 +316,16 @@ class _Checker:
         check_name(name, f"{self.rule.name}, variant {name}")
         if name in ("exact", "tight"):
             raise self.error(f"variant name {name!r} is reserved for the compiler's own")
+        if isinstance(variant, LogisticInput):
+            return
         if isinstance(variant, Formula):
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
             self.check_expression(f"variant {name}, var", variant.var, moments)
             return
         if not isinstance(variant, Fitted):
-            raise self.error(f"variant {name}: expected a Formula or a Fitted, got {type(variant).__name__}")
+            raise self.error(
+                f"variant {name}: expected a Formula, a Fitted or a LogisticInput, got {type(variant).__name__}"
+            )
         if variant.mean is not None:
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
         if not isinstance(variant.free, Mapping) or not variant.free:
@@ -338,6 +382,15 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
         RuleError: for the first file at fault: a syntax error (with its line), an error on import, no ``rule`` or
             several, a wrong rule, a name used twice or unlike its file's.
     """
+    return tuple(rule for rule in _load_all(path) if isinstance(rule, Rule))
+
+
+def load_reductions(path: str | Path) -> tuple[Reduction, ...]:
+    """Load and check every rule over an axis; as :func:`load_rules`, which has all others."""
+    return tuple(rule for rule in _load_all(path) if isinstance(rule, Reduction))
+
+
+def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
     sources = load_rule_sources(path)
     loaded = [(source, _load(source)) for source in sources]
     first: dict[str, RuleSource] = {}
@@ -351,7 +404,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     return tuple(rule for _, rule in loaded)
 
 
-def _load(source: RuleSource) -> Rule:
+def _load(source: RuleSource) -> Rule | Reduction:
     namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
     try:
         exec(compile(source.path.read_bytes(), str(source.path), "exec"), namespace)
@@ -368,9 +421,9 @@ def _load(source: RuleSource) -> Rule:
     if "rule" not in namespace:
         raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")
     rule = namespace["rule"]
-    if not isinstance(rule, Rule):
+    if not isinstance(rule, (Rule, Reduction)):
         raise RuleError(source.name, f"`rule` must be a momentgen.rule.Rule, got {type(rule).__name__}")
-    others = [k for k, value in namespace.items() if isinstance(value, Rule) and value is not rule]
+    others = [k for k, value in namespace.items() if isinstance(value, (Rule, Reduction)) and value is not rule]
     if others:
         raise RuleError(source.name, f"{source.path.name} must define one rule, got also {', '.join(sorted(others))}")
     return dataclasses.replace(rule, digest=source.sha256)

@@ -3,6 +3,8 @@
 ``x`` is the activation's input; a random input has mean ``mu`` and variance
 ``v``, ``sigma = sqrt(v)`` and ``a = mu/sigma``.  ``Phi`` and ``phi`` are the
 standard normal distribution function and density, ``S`` the logistic sigmoid.
+Rules of two inputs have ``x1``, ``x2``, ``mu1``, ``v1``, ``mu2``, ``v2`` and, where
+they are dependent, their covariance ``cov``.
 They are sympy functions that know their derivative, their value and how they
 print, and that otherwise stay as written: a formula in ``Phi(-a)`` keeps it.
 """
@@ -14,13 +16,16 @@ from typing import Any
 import sympy
 from sympy import Expr, Function, Integer, Rational, Symbol
 
-__all__ = ["Phi", "S", "a", "mu", "phi", "sigma", "v", "x"]
+__all__ = ["Phi", "S", "a", "cov", "mu", "mu1", "mu2", "phi", "sigma", "v", "v1", "v2", "x", "x1", "x2"]
 
 x = Symbol("x", real=True)
 mu = Symbol("mu", real=True)
 v = Symbol("v", positive=True)
 sigma: Expr = sympy.sqrt(v)
 a: Expr = mu / sigma
+
+x1, x2, mu1, mu2, cov = (Symbol(name, real=True) for name in ("x1", "x2", "mu1", "mu2", "cov"))
+v1, v2 = (Symbol(name, positive=True) for name in ("v1", "v2"))
 
 
 class _Special(Function):

@@ -2,7 +2,7 @@
 
 from sympy import Max, Symbol
 
-from momentgen.rule import Fitted, Parameter, Phi, Rule, S, a, mu, phi, sigma, v, x
+from momentgen.rule import Fitted, LogisticInput, Parameter, Phi, Rule, S, a, mu, phi, sigma, v, x
 
 slope = Parameter("negative_slope", default=0.01, low=0, high=1, doc="slope for negative inputs")
 al, t = slope.symbol, Symbol("t", positive=True)
@@ -20,7 +20,8 @@ rule = Rule(
             free={"t": (0.1, 1.0)},
             at={"negative_slope": 0.01},
             citation="Shekhovtsov & Flach 2018, (51), D.1",
-        )
+        ),
+        "logistic_input": LogisticInput(citation="Shekhovtsov & Flach 2018, C.1, for max(x, c x)"),
     },
     citation="Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)",
     doc="Leaky rectified linear unit max(x, negative_slope*x).",

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.lower import lower, orders_of
+from momentgen.compiler.lower import lower
+from momentgen.compiler.orders import orders_of
 from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
 
 __all__ = ["Calibration", "Choice", "choose"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,17 @@ from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.evidence import Run
 from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel, find_compiler
-from momentgen.compiler.points import Points, edge_points, in_domain, near_points, neighbours, wide_points
+from momentgen.compiler.points import Points
 from momentgen.compiler.program import Program
-from momentgen.compiler.search import worst_points
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.sampling import Sampler, joined, sampler_of
+from momentgen.compiler.stabilise import OUTPUTS, Stable
 from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.errors import BuildError
+from momentgen.rule_inputs import moment_names, partial_names
 
 __all__ = ["ACCEPTED", "Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
-_SCREENED = 200_000  # points among which the search for the worst begins
 #: share of the goal that an error found by sampling and search may take: both understate
 ACCEPTED = 0.93
 _HARD = 150  # points an output that the next attempt is calibrated on
@@ -49,25 +48,34 @@ def kernel_params(program: Program, setting: Mapping[str, float], scalars: Seque
 
 
 class Runner:
-    """The six outputs of a forward and a backward program, by compiled C where there is a compiler."""
+    """Outputs and partials of a forward and a backward program, by compiled C where there is a compiler."""
 
     def __init__(self, forward: Program, backward: Program) -> None:
         self.forward, self.backward = forward, backward
+        self.inputs = forward.inputs
+        pairs = partial_names(forward.inputs).values()
+        self.partials = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
         self._native: tuple[NativeKernel, NativeKernel] | None = None
         if find_compiler() is not None:
             source = render_c((forward, backward), Header(forward.name, "", "", {}, {}))
-            n = len(forward.params)
+            n, k = len(forward.params), len(self.inputs)
             self._native = (
-                NativeKernel(source, forward.name, 2, n, 2),
-                NativeKernel(source, backward.name, 4, n, 2),
+                NativeKernel(source, forward.name, k, n, 2),
+                NativeKernel(source, backward.name, k + 2, n, k),
             )
 
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F32]:
-        """Outputs and partials at the points; a partial is a gradient for the unit seed of its output."""
-        one, zero = np.ones_like(mean), np.zeros_like(mean)
-        results = dict(zip(OUTPUTS, self._run(0, (mean, var), params), strict=True))
-        partials = [*self._run(1, (mean, var, one, zero), params), *self._run(1, (mean, var, zero, one), params)]
-        return results | dict(zip(PARTIALS, partials, strict=True))
+    def __call__(self, *inputs: Any) -> dict[str, F32]:
+        """Outputs and partials; a partial is a gradient for the unit seed of its output.
+
+        Args:
+            inputs: a float32 array for each input of the program, then the parameters by name.
+        """
+        *points, params = inputs
+        one, zero = np.ones_like(points[0]), np.zeros_like(points[0])
+        results = dict(zip(OUTPUTS, self._run(0, tuple(points), params), strict=True))
+        for names, seeds in zip(self.partials, ((one, zero), (zero, one)), strict=True):
+            results |= dict(zip(names, self._run(1, (*points, *seeds), params), strict=True))
+        return results
 
     def _run(self, which: int, inputs: tuple[F32, ...], params: Mapping[str, float]) -> tuple[F32, ...]:
         program = (self.forward, self.backward)[which]
@@ -107,7 +115,8 @@ class Bound:
         worst = int(np.argmax(error))
         if error[worst] > self.error:
             self.error = float(error[worst])
-            self.at = {"mean": float(at[0][worst]), "var": float(at[1][worst]), **setting}
+            names = moment_names(len(at) // 2, len(at) == 5)
+            self.at = {**{name: float(array[worst]) for name, array in zip(names, at, strict=True)}, **setting}
         ulp = ulp_error(computed, exact)
         self.ulp = max(self.ulp, float(ulp.max()))
         small = np.abs(exact) < SMALLEST_NORMAL
@@ -167,19 +176,21 @@ def measure(
     points: int,
     seed: int,
 ) -> Measured:
-    """Errors of all six outputs over the whole domain; it ends at the first setting where the goal is missed."""
-    bounds = {name: Bound() for name in (*OUTPUTS, *PARTIALS)}
+    """Errors of outputs and partials over the whole domain; it ends at the first setting where the goal is missed."""
+    sampler = sampler_of(stable.forward.inputs)
+    bounds = {name: Bound() for name in stable.outputs}
     count = 0
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings:
-        params = params_of(setting)
-        groups = [wide_points(points, seed), edge_points(), near_points(stable.focus(setting), points // 4, seed)]
-        groups.append(worst_points(stable, partial(runner, params=params), setting, points=_SCREENED, seed=seed))
-        batch = np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
+        params, stable = params_of(setting), stable.at(setting)
+
+        def run(*at: F32, params: Mapping[str, float] = params) -> dict[str, F32]:
+            return runner(*at, params)
+
+        batch = sampler.certification(stable, run, setting, points, seed)
         missed: list[Points] = []
         for round_ in range(2):
-            usable = in_domain(*batch)
-            batch = batch[0][usable], batch[1][usable]
+            batch = _kept(sampler, batch)
             computed, exact = runner(*batch, params), stable.truth(*batch, setting)
             worst: list[npt.NDArray[np.int64]] = []
             beyond: list[npt.NDArray[np.int64]] = []
@@ -193,15 +204,21 @@ def measure(
                     beyond.append(close[error[close] > 0.8 * stable.goal])
             count += batch[0].size
             if beyond:
-                picked = np.unique(np.concatenate(beyond))
-                missed.append((batch[0][picked], batch[1][picked]))
+                missed.append(_at(batch, np.unique(np.concatenate(beyond))))
             if round_ == 0:
-                chosen = np.concatenate(worst)
-                batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
+                batch = sampler.neighbours(_at(batch, np.concatenate(worst)), seed)
         if missed:  # no use in the other settings: the program has to change
-            hard.append((setting, (np.concatenate([m[0] for m in missed]), np.concatenate([m[1] for m in missed]))))
+            hard.append((setting, joined(missed)))
             break
     return Measured(bounds, count, tuple(hard))
+
+
+def _at(points: Points, index: npt.NDArray[Any]) -> Points:
+    return tuple(array[index] for array in points)
+
+
+def _kept(sampler: Sampler, points: Points) -> Points:
+    return _at(points, sampler.in_domain(*points))
 
 
 def measure_at(
@@ -212,28 +229,32 @@ def measure_at(
     measured: Measured,
 ) -> Measured:
     """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss it."""
-    mean, var = (array[in_domain(*at)] for array in at)
+    if not at[0].size:
+        return Measured(measured.bounds, measured.points, ())
+    points = _kept(sampler_of(stable.forward.inputs), at)
     hard: list[tuple[Mapping[str, float], Points]] = []
-    for setting in stable.settings if mean.size else ():
-        computed, exact = runner(mean, var, params_of(setting)), stable.truth(mean, var, setting)
-        missed = np.zeros(mean.shape, np.bool_)
+    for setting in stable.settings if points[0].size else ():
+        stable = stable.at(setting)
+        computed, exact = runner(*points, params_of(setting)), stable.truth(*points, setting)
+        missed = np.zeros(points[0].shape, np.bool_)
         for name, bound in measured.bounds.items():
-            error = stable.measure(name, computed[name], exact[name], mean, var)
-            bound.update(error, computed[name], exact[name], (mean, var), setting)
+            error = stable.measure(name, computed[name], exact[name], *points)
+            bound.update(error, computed[name], exact[name], points, setting)
             missed |= error > ACCEPTED * stable.goal
         if missed.any():
-            hard.append((setting, (mean[missed], var[missed])))
-    return Measured(measured.bounds, measured.points + mean.size * len(stable.settings), tuple(hard))
+            hard.append((setting, _at(points, missed)))
+    return Measured(measured.bounds, measured.points + points[0].size * len(stable.settings), tuple(hard))
 
 
 def check_promises(
     rule: str,
     runner: Runner,
     params: Mapping[str, float],
-    f: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None,
+    f: Callable[..., npt.NDArray[np.float64]] | None,
     *,
     ulps: float,
     vanishes: bool,
+    zero_abs: float = 0.0,
     seed: int,
 ) -> int:
     """What holds for every input, whatever the accuracy.
@@ -245,9 +266,10 @@ def check_promises(
         rule: for messages.
         runner: the programs.
         params: their parameters.
-        f: the activation on float64 arrays; None where a variant does not reproduce it at v = 0.
+        f: the activation on float64 arrays, one an input; None where a variant does not reproduce it at v = 0.
         vanishes: whether the variance is 0 at v = 0.
         ulps: how far the mean may be from f(mean) at v = 0.
+        zero_abs: or how far absolutely.
         seed: of the points.
 
     Returns:
@@ -256,43 +278,43 @@ def check_promises(
     Raises:
         BuildError: naming the promise broken and the point.
     """
-    wide, edges = wide_points(200_000, seed + 1), edge_points()
-    mean, var = np.concatenate([wide[0], edges[0]]), np.concatenate([wide[1], edges[1]])
-    result = runner(mean, var, params)
+    sampler = sampler_of(runner.inputs)
+    points = sampler.finite(seed + 1)
+    result = runner(*points, params)
 
     def demand(holds: npt.NDArray[np.bool_], what: str, at: Points) -> None:
         if not holds.all():
             i = int(np.argmin(holds))
-            point = f"mean = {at[0][i]!r}, var = {at[1][i]!r}"
+            point = ", ".join(f"{name} = {array[i]!r}" for name, array in zip(runner.inputs, at, strict=True))
             values = ", ".join(f"{name} = {array[i]!r}" for name, array in values_at.items())
             raise BuildError(rule, "certify", f"expected {what}, but at {point} the program gives {values}")
 
     values_at: Mapping[str, F32] = result
-    demand(~(result["var"] < 0), "a variance that is not negative", (mean, var))
+    demand(~(result["var"] < 0), "a variance that is not negative", points)
     for name in OUTPUTS:
-        demand(~np.isnan(result[name]), f"no NaN in {name} from finite input", (mean, var))
-    for name in PARTIALS:
-        demand(np.isfinite(result[name]), f"a finite {name} from finite input", (mean, var))
-    certain = edges[0][edges[1] == 0]
-    zero = np.zeros_like(certain)
-    values_at = at_zero = runner(certain, zero, params)
+        demand(~np.isnan(result[name]), f"no NaN in {name} from finite input", points)
+    for name in (*runner.partials[0], *runner.partials[1]):
+        demand(np.isfinite(result[name]), f"a finite {name} from finite input", points)
+    certain = sampler.certain()
+    values_at = at_zero = runner(*certain, params)
     if f is not None:
         with np.errstate(all="ignore"):
-            want = f(certain.astype(np.float64))
-            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= 2.0**-126
+            want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
+            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= max(2.0**-126, zero_abs)
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
         near |= np.abs(want) > LARGEST
-        demand(near, "the mean f(mean) at var = 0", (certain, zero))
+        demand(near, "the mean f(mean) at var = 0", certain)
     if vanishes:
-        demand(at_zero["var"] == 0, "a variance of 0 at var = 0", (certain, zero))
-    nan, some = np.full(4, np.nan, np.float32), np.array([-1.0, 0.0, 1.0, 30.0], np.float32)
-    negative = np.array([-1, -1e-38, -4, -1e30], np.float32)
-    for at, what in (
-        ((nan, np.abs(some)), "NaN in mean"),
-        ((some, nan), "NaN in var"),
-        ((some, negative), "a negative variance"),
-    ):
-        values_at = bad = runner(at[0], at[1], params)
+        demand(at_zero["var"] == 0, "a variance of 0 at var = 0", certain)
+    four = {"mean": np.array([-1.0, 0.0, 1.0, 30.0], np.float32), "var": np.array([1.0, 0.0, 1.0, 30.0], np.float32)}
+    four["cov"] = np.zeros(4, np.float32)
+    good_points = tuple(four[name.rstrip("12")] for name in runner.inputs)
+    nan, negative = np.full(4, np.nan, np.float32), np.array([-1, -1e-38, -4, -1e30], np.float32)
+    bad_inputs = [(i, nan, f"NaN in {name}") for i, name in enumerate(runner.inputs)]
+    bad_inputs += [(i, negative, f"a negative {n}") for i, n in enumerate(runner.inputs) if n.startswith("var")]
+    for i, values, what in bad_inputs:
+        at = (*good_points[:i], values, *good_points[i + 1 :])
+        values_at = bad = runner(*at, params)
         for name in OUTPUTS:
             demand(np.isnan(bad[name]), f"{name} to be NaN for {what}", at)
-    return int(mean.size)
+    return int(points[0].size)

@@ -19,13 +19,13 @@ from functools import lru_cache
 from typing import Any
 
 import mpmath
-import numpy as np
 
 from momentgen.compiler.approximate import remez
 from momentgen.compiler.program import Builder, Program
 from momentgen.compiler.real import CONDITIONS, Graph, Node
+from momentgen.rule_inputs import partial_names
 
-__all__ = ["lower", "orders_of", "round_float32", "split_float32"]
+__all__ = ["lower", "round_float32", "split_float32"]
 
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -75,51 +75,6 @@ def _exp_polynomial(degree: int) -> tuple[float, ...]:
     limit = mpmath.mpf("0.3475")
     fit = remez(target, (-limit, limit), degree, weight=lambda r: (r**2 + mpmath.mpf("1e-9")) / mpmath.exp(r))
     return tuple(round_float32(c) for c in fit.coefficients)
-
-
-def orders_of(graph: Graph, values: Mapping[int, np.ndarray]) -> dict[int, int]:
-    """For each sum, which operand is never the smaller: 1 the first, 2 the second, 0 neither.
-
-    The first operand of ``madd(a, b, c)`` is the product, the second is ``c``.
-    ``values`` are magnitudes measured over calibration points.
-    """
-    orders: dict[int, int] = {}
-    for index in graph.live():
-        node = graph.nodes[index]
-        if node.kind not in ("add", "sub", "madd"):
-            continue
-        with np.errstate(all="ignore"):
-            if node.kind == "madd":
-                first = np.abs(values[node.args[0]] * values[node.args[1]])
-                second = np.abs(values[node.args[2]])
-            else:
-                first, second = (np.abs(values[a]) for a in node.args)
-            first, second = np.broadcast_arrays(first, second)
-            usable = np.isfinite(first) & np.isfinite(second)
-            terms = ([], [node.args[2]]) if node.kind == "madd" else ([node.args[0]], [node.args[1]])
-        orders[index] = next(
-            (
-                order
-                for order, leading, large, small in ((1, terms[0], first, second), (2, terms[1], second, first))
-                if np.all((large >= small) | ~usable) or any(_is_anchor(graph, i, small[usable]) for i in leading)
-            ),
-            0,
-        )
-    return orders
-
-
-def _is_anchor(graph: Graph, index: int, other: np.ndarray) -> bool:
-    """Whether a node is 0 or a power of two that Dekker's sum may begin with, however it compares to the other term.
-
-    With p = 2^k and |x| <= 2^(k+23), p is a multiple of the last place of fl(p + x), so that fl(p + x) - p is exact.
-    """
-    node = graph.nodes[index]
-    if node.kind == "select":
-        return all(_is_anchor(graph, a, other) for a in node.args[1:])
-    if node.kind != "const":
-        return False
-    mantissa, exponent = mpmath.frexp(node.payload)
-    return node.payload == 0 or (abs(mantissa) == 0.5 and bool(np.all(other <= 2.0 ** (int(exponent) - 1 + 22))))
 
 
 class _Lowering:
@@ -438,8 +393,8 @@ def lower(
 
     ``check`` runs the verifier; ablation, which throws most programs away, leaves it out.
 
-    With ``backward`` the graph's outputs must be the four partials; the program
-    then has the two gradient inputs and returns the two input gradients.
+    With ``backward`` the graph's outputs must be the partials in every input; the
+    program then has the two gradient inputs and returns a gradient an input.
     """
     if not backward:
         return _Lowering(graph, name, double, orders).run(check=check)
@@ -453,7 +408,7 @@ def lower(
         return write
 
     lowering = _Lowering(graph, name, double, orders)
-    lowering.b = Builder(
-        name, (*graph.inputs, "grad_mean", "grad_var"), [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
-    )
-    return lowering.run({"grad_mean": combine("dmean_dmu", "dvar_dmu"), "grad_var": combine("dmean_dvar", "dvar_dvar")})
+    params = [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
+    lowering.b = Builder(name, (*graph.inputs, "grad_mean", "grad_var"), params)
+    gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs).items()}
+    return lowering.run(gradients)

@@ -19,19 +19,21 @@ import sympy
 
 from momentgen.compiler.ablate import Calibration, Choice, choose
 from momentgen.compiler.certify import ACCEPTED, Bound, Runner, check_promises, kernel_params, measure, measure_at
-from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_triton
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.evidence import Evidence, Run, program_digest
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
-from momentgen.compiler.points import DOMAIN, Points, calibration_points, near_points, seed_of
+from momentgen.compiler.points import Points, seed_of
 from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
+from momentgen.compiler.sampling import joined, sampler_of
+from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
+from momentgen.rule_inputs import input_symbols
 
 __all__ = ["CompiledRule", "VariantSummary", "compile_rule"]
 
@@ -90,16 +92,21 @@ def compile_rule(
         BuildError: naming the rule, the stage and the cause.
     """
     progress("derive")
-    derivation = derive(rule)
-    progress("stabilise")
+    if len(rule.inputs) > 1 or rule.noise is not None:
+        joint = derive_joint(rule)
+        progress("stabilise")
+        stables = stabilise_joint(joint)
+    else:
+        derivation = derive(rule)
+        progress("stabilise")
+        stables = stabilise(derivation)
     files: dict[str, str] = {}
     summaries: list[VariantSummary] = []
     programs_of: dict[str, tuple[Program, Program]] = {}
-    stables = stabilise(derivation)
     for stable in stables:
         compiled = _compile_variant(rule, stable, progress, evidence or Evidence(rule.name))
         progress(f"emit {stable.variant}")
-        header = _header(rule, derivation, compiled)
+        header = _header(rule, compiled)
         programs = programs_of[stable.variant] = (compiled.forward, compiled.backward)
         files[f"{stable.variant}.c"] = render_c(programs, header)
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
@@ -143,9 +150,16 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         if not measured.hard:
             checked = 0
             for setting in stable.settings:
-                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit == "ulp" else 1.0
+                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit.startswith("ulp") else 1.0
                 checked += check_promises(
-                    rule.name, runner, params_of(setting), f, ulps=ulps, vanishes=stable.vanishes, seed=seed
+                    rule.name,
+                    runner,
+                    params_of(setting),
+                    f,
+                    ulps=ulps,
+                    vanishes=stable.vanishes,
+                    zero_abs=stable.zero_abs,
+                    seed=seed,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(
@@ -157,8 +171,8 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
             return _Compiled(stable, *both, choices, bounds, measured.points, checked, runs)
         hard += measured.hard
         aim *= _TIGHTEN
-        for direction, outputs in (("forward", OUTPUTS), ("backward", PARTIALS)):
-            if any(bounds[name].error > ACCEPTED * stable.goal for name in outputs):
+        for direction, graph in graphs.items():
+            if any(bounds[name].error > ACCEPTED * stable.goal for name in graph.outputs):
                 del programs[direction]
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}
@@ -201,11 +215,10 @@ def _calibrations(
 ) -> list[Calibration]:
     """Error measures at the first settings, and at the points where earlier programs missed the goal."""
     groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
+    sampler = sampler_of(graph.inputs)
     for setting in stable.settings[:2]:
-        spread = calibration_points(stable.box, _CALIBRATION, seed)
-        # Only the mean changes sign; its partials need no closer look there.
-        near = near_points(stable.focus(setting) if "mean" in graph.outputs else (), _CALIBRATION // 2, seed)
-        groups[tuple(setting.values())] = setting, [(spread, 1.0), (near, 1.0)]
+        spread = sampler.calibration(stable, graph, setting, _CALIBRATION, seed)
+        groups[tuple(setting.values())] = setting, [(spread, 1.0)]
     for setting, points in hard:
         groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, _SOUGHT))
     stand_in = lower(graph, "parameters", frozenset(), {})
@@ -216,33 +229,39 @@ def _calibration(
     stable: Stable, stand_in: Program, setting: Mapping[str, float], parts: Sequence[tuple[Points, float]]
 ) -> Calibration:
     """Points at one setting; the errors of each part count by its weight."""
-    mean, var = (np.concatenate([points[i] for points, _ in parts]) for i in (0, 1))
-    weight = np.concatenate([np.full(points[0].size, share) for points, share in parts])
-    exact = stable.truth(mean, var, setting)
+    points = joined([part for part, _ in parts])
+    weight = np.concatenate([np.full(part[0].size, share) for part, share in parts])
+    stable = stable.at(setting)
+    exact = stable.truth(*points, setting)
     params = kernel_params(stand_in, setting, stable.scalars(setting))
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
     real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
 
     def error(output: str, computed: npt.NDArray[np.float32]) -> float:
-        return float((weight * stable.measure(output, computed, exact[output], mean, var)).max())
+        return float((weight * stable.measure(output, computed, exact[output], *points)).max())
 
-    return Calibration({"mean": mean, "var": var}, params, real, error)
+    return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)
 
 
 def _activation(
     rule: Rule, stable: Stable, setting: Mapping[str, float]
-) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None:
-    """f on arrays, for the variants that are f's moments."""
-    if stable.variant not in ("exact", "tight"):
+) -> Callable[..., npt.NDArray[np.float64]] | None:
+    """f on arrays, for the variants that are f's moments; None where f is random itself."""
+    if stable.variant not in ("exact", "tight") or rule.noise is not None:
         return None
     f = rule.f.subs({p.symbol: sympy.Float(setting[p.name], 30) for p in rule.parameters})
-    (x,) = f.free_symbols
+    symbols = input_symbols(rule.inputs)
 
-    def evaluate(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         with mpmath.workdps(30):
-            return np.array([float(sympy.N(f.subs(x, sympy.Float(float(value), 30)), 20)) for value in values])
+            points = [dict(zip(symbols, map(_exact, point), strict=True)) for point in zip(*values, strict=True)]
+            return np.array([float(sympy.N(f.subs(point), 20)) for point in points])
 
     return evaluate
+
+
+def _exact(value: float) -> sympy.Float:
+    return sympy.Float(float(value), 30)
 
 
 @lru_cache
@@ -250,7 +269,7 @@ def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("momentgen", "sympy", "mpmath", "python-flint", "numpy")}
 
 
-def _header(rule: Rule, derivation: Derivation, compiled: _Compiled) -> Header:
+def _header(rule: Rule, compiled: _Compiled) -> Header:
     stable = compiled.stable
     lines = [
         f"{name:<11} {bound.error:.3g} {stable.unit}, worst at "
@@ -285,7 +304,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "goal": {stable.unit: stable.goal},
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
-            **DOMAIN,
+            **sampler_of(stable.forward.inputs).domain,
             "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
         },
         "method": {
@@ -299,7 +318,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
                 "checked": [
                     "variance never negative",
                     "finite input gives no NaN, and finite gradients",
-                    *(["v = 0 gives mean f(mu)"] if stable.variant in ("exact", "tight") else []),
+                    *(["v = 0 gives mean f(mu)"] if _activation(rule, stable, rule.defaults) else []),
                     *(["v = 0 gives variance 0"] if stable.vanishes else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
                 ],

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
-Points = tuple[F32, F32]
+Points = tuple[F32, ...]
 
 #: where bounds are certified; beyond it (subnormal input) only the promises that are not about accuracy hold
 DOMAIN = {"mean": "0 or normal: 2^-126 <= |mean| < 2^128", "var": "0 or 2^-127 <= var < 2^128"}

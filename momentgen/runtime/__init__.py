@@ -9,6 +9,16 @@ from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
+from momentgen.runtime.reduce import Reduction
 from momentgen.runtime.toolchain import FallbackWarning, cache_directory
 
-__all__ = ["Certificate", "CertificateError", "FallbackWarning", "Moments", "Op", "Parameter", "cache_directory"]
+__all__ = [
+    "Certificate",
+    "CertificateError",
+    "FallbackWarning",
+    "Moments",
+    "Op",
+    "Parameter",
+    "Reduction",
+    "cache_directory",
+]

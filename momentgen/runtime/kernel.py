@@ -27,7 +27,7 @@ from torch import Tensor
 from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
-from momentgen.runtime.parameters import split
+from momentgen.runtime.parameters import input_names, split
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
 __all__ = ["Kernel"]
@@ -53,6 +53,7 @@ class Kernel:
         variant: the variant.
         inputs: number of random inputs.
         parameters: names of the scalar parameters, in order.
+        covariance: whether the covariance of two inputs comes after their means and variances.
 
     Attributes:
         forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``.
@@ -64,9 +65,17 @@ class Kernel:
     forward: Callable[..., tuple[Tensor, ...]]
     backward: Callable[..., tuple[Tensor, ...]]
 
-    def __init__(self, name: str, package: str, variant: str, inputs: int, parameters: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        package: str,
+        variant: str,
+        inputs: int,
+        parameters: tuple[str, ...],
+        covariance: bool = False,
+    ) -> None:
         self.name, self.package, self.variant = name, package, variant
-        self.inputs, self.parameters = inputs, parameters
+        self.inputs, self.parameters = input_names(inputs, covariance), parameters
         self.label = f"{name}, variant {variant}"
         self._reference_path = f"{package}.{variant}_torch"
         _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
@@ -92,7 +101,7 @@ class Kernel:
             with _lock:
                 if self._native is None:
                     try:
-                        self._native = NativeKernels(self.package, self.name, self.variant, self.inputs)
+                        self._native = NativeKernels(self.package, self.name, self.variant, len(self.inputs))
                     except Unavailable as error:
                         self._native = error
         if isinstance(self._native, Unavailable):
@@ -192,7 +201,7 @@ class Kernel:
 
     def outputs(self, which: str) -> int:
         """How many tensors ``which`` returns."""
-        return 2 if which == "forward" else 2 * self.inputs
+        return 2 if which == "forward" else len(self.inputs)
 
 
 def _load_reference(label: str, path: str) -> bool:
@@ -253,7 +262,7 @@ def _operator(kernel: Kernel, which: str) -> Any:
     stem = kernel.name
     if kernel.package != f"momentgen.generated.{kernel.name}":
         # A user's rule may be called as one of ours, or as one in another package of theirs.
-        stem += "_" + hashlib.sha256(f"{kernel.package} {kernel.inputs}".encode()).hexdigest()[:8]
+        stem += "_" + hashlib.sha256(f"{kernel.package} {len(kernel.inputs)}".encode()).hexdigest()[:8]
     name = f"momentgen::{stem}_{which}.{kernel.variant}"
     with _lock:
         _kernels[name] = kernel
@@ -263,8 +272,7 @@ def _operator(kernel: Kernel, which: str) -> Any:
 
 
 def _define(name: str, which: str, kernel: Kernel) -> Any:
-    suffixes = ("",) if kernel.inputs == 1 else tuple(str(i + 1) for i in range(kernel.inputs))
-    arguments = [f"Tensor {moment}{suffix}" for suffix in suffixes for moment in ("mean", "var")]
+    arguments = [f"Tensor {name}" for name in kernel.inputs]
     arguments += ["Tensor grad_mean", "Tensor grad_var"] if which == "backward" else []
     results = ", ".join(["Tensor"] * kernel.outputs(which))
     qualified = name.removeprefix("momentgen::")

@@ -29,7 +29,7 @@ class NativeKernels:
         package: the generated package that holds ``VARIANT.c``.
         name: the rule.
         variant: the variant.
-        inputs: number of random inputs of the rule.
+        inputs: number of tensors the rule takes: a mean and a variance for each random input, perhaps a covariance.
 
     Raises:
         Unavailable: if this machine cannot compile C.
@@ -48,8 +48,7 @@ class NativeKernels:
         stem = f"{name}_{variant}"
         library = compile_and_load(stem, source)
         set_threads = _thread_setter(library)
-        tensors = 2 * inputs
-        for which, pointers in (("forward", tensors + 1 + 2), ("backward", tensors + 2 + 1 + tensors)):
+        for which, pointers in (("forward", inputs + 1 + 2), ("backward", inputs + 2 + 1 + inputs)):
             symbol = f"{stem}_{which}"
             try:
                 function = library[symbol]

@@ -16,13 +16,13 @@ from momentgen.runtime import autograd
 from momentgen.runtime.certificate import Certificate
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import Parameter, resolve
+from momentgen.runtime.parameters import Parameter, input_names, resolve
 
 __all__ = ["Op"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-_DOC = """Mean and variance of ``{name}(X)``, elementwise, for independent X ~ N(mean, var).
+_DOC = """Mean and variance of ``{call}``, elementwise, for {law}.
 
 Args:
     {inputs}: float32, float64, bfloat16 or float16 tensors of one shape, dtype and device; ``var`` is a
@@ -53,6 +53,7 @@ class Op:
         variants: names of the variants.
         default: the variant used when none is asked for.
         doc: one line on the activation, for the documentation.
+        covariance: whether the covariance of two inputs comes after their means and variances.
     """
 
     def __init__(
@@ -64,23 +65,29 @@ class Op:
         variants: tuple[str, ...] = ("exact",),
         default: str = "exact",
         doc: str = "",
+        covariance: bool = False,
     ) -> None:
         if default not in variants:
             raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
         self.name, self.package, self.default = name, package, default
         self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
-        suffixes = ("",) if inputs == 1 else tuple(str(i + 1) for i in range(inputs))
-        self._input_names = tuple(moment + suffix for suffix in suffixes for moment in ("mean", "var"))
+        self._input_names = input_names(inputs, covariance)
         names = tuple(parameter.name for parameter in self.parameters)
-        self._kernels = {variant: Kernel(name, package, variant, inputs, names) for variant in self.variants}
+        self._kernels = {
+            variant: Kernel(name, package, variant, inputs, names, covariance) for variant in self.variants
+        }
         # Without keyword arguments nothing is left to check or convert on the way.
         required = any(parameter.default is None for parameter in self.parameters)
         self._defaults = None if required else resolve(name, self.parameters, {})
         self.__name__ = self.__qualname__ = name
         self.__module__ = package
         lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}a float in {p.range}." for p in self.parameters]
+        several = ", ".join(f"X{i + 1}" for i in range(inputs)) if inputs > 1 else "X"
+        law = "N(mean, var)" if inputs == 1 else "N(mean_i, var_i)"
+        law = f"jointly normal X_i ~ {law} of covariance cov" if covariance else f"independent {several} ~ {law}"
         text = _DOC.format(
-            name=name,
+            call=f"{name}({several})",
+            law=law,
             inputs=", ".join(self._input_names),
             variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in self.variants),
             parameters="".join(line + "\n" for line in lines),

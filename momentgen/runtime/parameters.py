@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from momentgen.errors import InputError
 
-__all__ = ["Parameter", "resolve", "split"]
+__all__ = ["Parameter", "input_names", "resolve", "split"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class Parameter:
         """Whether ``value`` is finite and in the range."""
         # Plain comparisons, false for NaN: they also trace under torch.compile.
         return self.low <= value <= self.high and -math.inf < value < math.inf
+
+
+def input_names(inputs: int, covariance: bool = False) -> tuple[str, ...]:
+    """The tensors that an op of so many random inputs takes, in order.
+
+    >>> input_names(1), input_names(2, covariance=True)
+    (('mean', 'var'), ('mean1', 'var1', 'mean2', 'var2', 'cov'))
+    """
+    suffixes = ("",) if inputs == 1 else tuple(str(i + 1) for i in range(inputs))
+    names = tuple(moment + suffix for suffix in suffixes for moment in ("mean", "var"))
+    return (*names, "cov") if covariance else names
 
 
 def resolve(op: str, parameters: tuple[Parameter, ...], given: Mapping[str, object]) -> tuple[float, ...]:

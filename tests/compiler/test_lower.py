@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import _Lowering, lower, orders_of, round_float32, split_float32
+from momentgen.compiler.lower import _Lowering, lower, round_float32, split_float32
+from momentgen.compiler.orders import orders_of
 from momentgen.compiler.real import Graph, evaluate_float64
 
 F32 = np.float32

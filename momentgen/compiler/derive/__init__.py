@@ -1,12 +1,13 @@
 """Stage derive: a rule becomes closed forms of its moments and their partials.
 
-The algebra lives in :mod:`.normal` and :mod:`.logistic`; :mod:`.proof` decides
-equalities.  Nothing here looks at floating point: stabilise does.
+The algebra lives in :mod:`.normal` and :mod:`.logistic`, that of several inputs in
+:mod:`.joint`; :mod:`.proof` decides equalities.  Nothing here looks at floating point: stabilise does.
 """
 
 from __future__ import annotations
 
 from momentgen.compiler.derive.derivation import Derivation, derive
+from momentgen.compiler.derive.joint import JointDerivation, derive_joint
 from momentgen.compiler.derive.proof import Proof, disprove
 
-__all__ = ["Derivation", "Proof", "derive", "disprove"]
+__all__ = ["Derivation", "JointDerivation", "Proof", "derive", "derive_joint", "disprove"]

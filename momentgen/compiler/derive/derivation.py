@@ -15,7 +15,7 @@ from momentgen.compiler.derive.proof import Counterexample, Proof, prove
 from momentgen.compiler.pieces import Piece, Pieces, PiecesError, split
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, ScaleMixture
-from momentgen.symbols import mu, v, x
+from momentgen.symbols import Phi, mu, v, x
 
 __all__ = ["Derivation", "derive"]
 
@@ -78,10 +78,17 @@ def derive(rule: Rule) -> Derivation:
     family: ModuleType = {"normal": normal, "logistic": logistic}[rule.input]
     try:
         mean = family.expectation(pieces)
-        second = family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
+        # Y² = Y for a draw of 0 or 1.
+        second = mean if rule.bernoulli else family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
     except normal.DivergentError as error:
         raise BuildError(rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError as error:
+        if rule.f == Phi(x) and rule.input == "normal":
+            # E Phi(X)² is Owen's function, which stabilise writes as an integral.
+            mean = family.expectation(pieces)
+            checks: dict[str, Proof] = {}
+            _check_author(rule, {"mean": mean}, checks)
+            return Derivation(rule, mean, None, None, {}, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]
         if rule.surrogate is None:
             raise BuildError(
                 rule.name, "derive", f"f is {error.cause}, and the rule gives no surrogate", error.expression
@@ -94,8 +101,8 @@ def derive(rule: Rule) -> Derivation:
         "dvar_dmu": family.differentiate(var, mu),
         "dvar_dvar": family.differentiate(var, v),
     }
-    checks: dict[str, Proof] = {}
-    if rule.input == "normal":
+    checks = {}
+    if rule.input == "normal" and not rule.bernoulli:
         _check_stein(rule, pieces, mean, second, checks)
     _check_author(rule, {"mean": mean, "var": var, **partials}, checks)
     return Derivation(rule, mean, second, var, partials, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]

@@ -25,7 +25,8 @@ def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) ->
         f"{rule.name} = Op(",
         f'    name="{rule.name}",',
         "    package=__name__,",
-        "    inputs=1,",
+        f"    inputs={len(rule.inputs)},",
+        *(["    covariance=True,"] if rule.covariance else []),
     ]
     if rule.parameters:
         lines.append("    parameters=(")

@@ -11,6 +11,7 @@ from momentgen.compiler.emit._text import with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS, Graph, Node
 from momentgen.compiler.stabilise import Stable
+from momentgen.rule_inputs import partial_names
 
 __all__ = ["render_torch"]
 
@@ -37,21 +38,24 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     lines += with_arguments(
         "def forward", [*(f"{i}: Tensor" for i in forward.inputs), *keywords], ") -> tuple[Tensor, Tensor]:"
     )
-    lines += ['    """Mean and variance of the output, from mean and variance of the input."""', *first]
+    several = "each input" if len(forward.inputs) > 2 else "the input"
+    lines += [f'    """Mean and variance of the output, from mean and variance of {several}."""', *first]
     lines += [f"    return {', '.join(f't{index}' for index in forward.outputs.values())}", "", ""]
     gradients = ["grad_mean: Tensor", "grad_var: Tensor"]
     lines += with_arguments(
         "def backward",
         [*(f"{i}: Tensor" for i in partials.inputs), *gradients, *keywords],
-        ") -> tuple[Tensor, Tensor]:",
+        f") -> tuple[{', '.join(['Tensor'] * len(partials.inputs))}]:",
     )
+    several = "each input" if len(partials.inputs) > 2 else "the input"
     lines += [
-        '    """Gradients in mean and variance of the input, from those in mean and variance of the output."""',
+        f'    """Gradients in mean and variance of {several}, from those in mean and variance of the output."""',
         *second,
     ]
-    for name, mean, var in (("mean", "dmean_dmu", "dvar_dmu"), ("var", "dmean_dvar", "dvar_dvar")):
+    pairs = partial_names(partials.inputs)
+    for name, (mean, var) in pairs.items():
         lines.append(f"    grad_{name}_in = grad_mean * {outputs[mean]} + grad_var * {outputs[var]}")
-    lines += ["    return grad_mean_in, grad_var_in", ""]
+    lines += [f"    return {', '.join(f'grad_{name}_in' for name in pairs)}", ""]
     if stable.scalars_source:
         lines[lines.index('__all__ = ["backward", "forward"]')] = '__all__ = ["backward", "forward", "kernel_scalars"]'
         lines += ["", *with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")]
@@ -87,7 +91,9 @@ def _body(graph: Graph) -> tuple[list[str], bool]:
             scalars |= needs_math
             names[index] = f"t{index}"
             lines += with_comment(f"t{index} = {text}", graph.comments.get(index), "#")
-    for index in graph.outputs.values():
+    for index in dict.fromkeys(graph.outputs.values()):
+        if graph.nodes[index].kind == "input":  # an output must not be the input's own tensor
+            lines.append(f"    t{index} = {names[index]} * 1.0")
         if index not in tensors:  # an output that does not depend on the input still has its shape
             lines.append(f"    t{index} = torch.full_like({graph.inputs[0]}, {names[index]})")
     return lines, scalars

@@ -5,6 +5,9 @@
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
+``owen``       Phi(x), its variance by Owen's integral
+``logistic_input``  max(x, c x) of a logistic input
+``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -13,11 +16,12 @@
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import formula, kink, mixture
+from momentgen.compiler.stabilise import formula, kink, logistic_input, mixture, owen
+from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
-__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise"]
+__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise", "stabilise_joint"]
 
 
 def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
@@ -30,6 +34,10 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = kink.stable_variants(derivation)
     elif mixture.applies(derivation):
         variants = mixture.stable_variants(derivation)
+    elif owen.applies(derivation):
+        variants = owen.stable_variants(derivation)
+    elif formula.applies(derivation):
+        variants = [formula.exact_variant(derivation)]
     else:
         raise BuildError(
             derivation.rule.name,
@@ -37,4 +45,4 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
             "expected a homogeneous function with one kink at 0, or a surrogate",
             derivation.rule.f,
         )
-    return (*variants, *formula.stable_variants(derivation))
+    return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))

@@ -33,10 +33,10 @@ from momentgen.compiler.stabilise.rewrite import Written, write
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
-from momentgen.rule import Fitted, Formula, Rule
+from momentgen.rule import Fitted, Formula, LogisticInput, Rule
 from momentgen.symbols import Phi, S, mu, phi, v
 
-__all__ = ["stable_variants"]
+__all__ = ["applies", "exact_variant", "stable_variants"]
 
 _FLOAT32 = Precision(fit=1e-9, reach=18.7, scaled=True)
 _GOAL, _SHARE = 8.0, 0.65
@@ -127,12 +127,26 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     """
     stables = []
     for name, variant in derivation.rule.variants.items():
+        if isinstance(variant, LogisticInput):
+            continue
         try:
             stables.append(_stable(derivation, name, variant))
         except BuildError as error:
             cause = error.cause if f"variant {name}" in error.cause else f"variant {name}: {error.cause}"
             raise BuildError(derivation.rule.name, "stabilise", cause, error.expression) from error
     return stables
+
+
+def applies(derivation: Derivation) -> bool:
+    """Whether the exact moments are those of a draw of 0 or 1, whose probability has a closed form."""
+    return derivation.rule.bernoulli and derivation.mean is not None
+
+
+def exact_variant(derivation: Derivation) -> Stable:
+    """The variant ``exact`` of a draw of 0 or 1: mean m in closed form, variance m(1 - m)."""
+    if derivation.mean is None:
+        raise BuildError(derivation.rule.name, "stabilise", "expected a mean in closed form", derivation.rule.f)
+    return _stable(derivation, "exact", Formula(mean=derivation.mean, var=derivation.mean * (1 - derivation.mean)))
 
 
 def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Stable:

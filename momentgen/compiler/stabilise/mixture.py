@@ -14,11 +14,11 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.approximate import ScaleMixture
+from momentgen.compiler.approximate import Polynomial, ScaleMixture
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph, evaluate_float64
 from momentgen.compiler.stabilise.mixture_graph import NODES, SWITCH, WEIGHTS, build_graph, mixture_for
-from momentgen.compiler.stabilise.mixture_truth import logistic_truth
+from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth, logistic_truth
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -36,13 +36,15 @@ class Tolerance:
 
     The mean and the variance within ``mean_abs`` and ``var_abs``; the variance within ``var_rel`` of itself for
     |mu| and v up to ``box`` too; partials within 1e-5 of the largest value over mu that they have at that variance
-    (the smaller of its bounds for v → 0 and v → ∞).  Below the normal range, 2^-126 is allowed.
+    (the smaller of its bounds for v → 0 and v → ∞; those of m(1 - m) for a ``bernoulli`` output).  Below the normal
+    range, 2^-126 is allowed.
     """
 
     mean_abs: float
     var_abs: float
     var_rel: float
     box: tuple[float, float, float]
+    bernoulli: bool = False
 
     def allowed(self, output: str, exact: npt.NDArray[np.float64], mu: Any, v: Any) -> npt.NDArray[np.float64]:
         """The error allowed at each point."""
@@ -61,6 +63,12 @@ class Tolerance:
                     "dvar_dmu": np.minimum(0.0358 * v, 0.168 / np.sqrt(v)),
                     "dvar_dvar": np.minimum(0.0625, 0.0841 / v),
                 }
+                if self.bernoulli:
+                    scales = {
+                        **scales,
+                        "dvar_dmu": np.minimum(0.0962, 0.168 / np.sqrt(v)),
+                        "dvar_dvar": np.minimum(0.03125, 0.0841 / v),
+                    }
                 limit = _PARTIALS_SHARE * scales[output]
             return np.maximum(limit, 2.0**-126)
 
@@ -97,23 +105,28 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     tolerance = _tolerance(rule)
     mixture = mixture_for(surrogate.terms, surrogate.sup_error, 24)
     wide = mixture_for(11, surrogate.sup_error, 53)
-    forward, fits = build_graph(mixture, float64=False, outputs=OUTPUTS)
-    partials, more = build_graph(mixture, float64=False, outputs=PARTIALS)
+
+    def build(*, float64: bool, outputs: tuple[str, ...]) -> tuple[Graph, tuple[Polynomial, ...]]:
+        return build_graph(wide if float64 else mixture, float64=float64, outputs=outputs, bernoulli=rule.bernoulli)
+
+    forward, fits = build(float64=False, outputs=OUTPUTS)
+    partials, more = build(float64=False, outputs=PARTIALS)
     return [
         Stable(
             variant="exact",
             forward=forward,
             partials=partials,
-            forward64=build_graph(wide, float64=True, outputs=OUTPUTS)[0],
-            partials64=build_graph(wide, float64=True, outputs=PARTIALS)[0],
-            truth=logistic_truth,
+            forward64=build(float64=True, outputs=OUTPUTS)[0],
+            partials64=build(float64=True, outputs=PARTIALS)[0],
+            truth=bernoulli_truth if rule.bernoulli else logistic_truth,
+            vanishes=not rule.bernoulli,
             measure=tolerance,
             goal=1.0,
             aim=0.8,
             unit="tolerance",
             box={"mu": (-12.0, 12.0), "log2_var": (-40.0, 30.0)},
             fits=tuple(dict.fromkeys((*fits, *more))),
-            facts=_facts(tolerance, mixture, wide, forward),
+            facts=_facts(tolerance, mixture, wide, build_graph(mixture, float64=False, outputs=OUTPUTS)[0]),
             doc=(
                 f"for v < {mpmath.nstr(SWITCH, 5)} a symmetric rule by the addition formula of tanh; above, "
                 f"{len(mixture.weights)} normal distribution functions and S^2 = S - S'"
@@ -127,8 +140,11 @@ def _tolerance(rule: Rule) -> Tolerance:
     if goal.mean_abs is None or goal.var_abs is None or goal.ulp:
         raise BuildError(rule.name, "stabilise", "expected an accuracy of mean_abs and var_abs for a surrogate", goal)
     box = goal.var_rel_domain
+    if rule.bernoulli and box is not None:
+        cause = "a draw of 0 or 1 has a variance of m(1 - m), whose accuracy is absolute: expected no var_rel"
+        raise BuildError(rule.name, "stabilise", cause, goal)
     if box is None or goal.var_rel is None:
-        return Tolerance(goal.mean_abs, goal.var_abs, 1.0, (0.0, 0.0, 0.0))
+        return Tolerance(goal.mean_abs, goal.var_abs, 1.0, (0.0, 0.0, 0.0), rule.bernoulli)
     if box.v[1] > SWITCH:
         raise BuildError(
             rule.name,

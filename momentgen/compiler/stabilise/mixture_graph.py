@@ -20,7 +20,7 @@ of Var f = Σ v^k/k! (E f^(k))², so never above the truth, and never negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -341,7 +341,7 @@ class _Writer:
         }
 
     # --- both --------------------------------------------------------------------
-    def write(self, outputs: tuple[str, ...]) -> None:
+    def write(self, outputs: tuple[str, ...], *, bernoulli: bool) -> None:
         g = self.g
         self.write_near()
         self.write_far()
@@ -349,13 +349,27 @@ class _Writer:
             near, far = self.near_outputs(), self.far_outputs()
         else:
             near, far = self.near_partials(), self.far_partials()
-        for name in outputs:
-            value = g.select(self.near, near[name], far[name])
+        values = {name: g.select(self.near, near[name], far[name]) for name in outputs}
+        if bernoulli:
+            low = values.get("mean", g.select(self.near, self.near_outputs()["mean"], self.tail))
+            values = self.of_draw(low, values)
+        for name, plain in values.items():
+            value = plain
             if name == "mean":
                 value = g.select(self.negative, value, g.sub(g.const(1), value))
             elif name in ("dmean_dvar", "dvar_dmu"):  # odd in mu
                 value = g.select(self.negative, g.neg(value), value)
             g.output(name, value)
+
+    def of_draw(self, low: int, values: Mapping[str, int]) -> dict[str, int]:
+        """The same for a draw of 1 with probability S(X): its variance is m(1 - m), ``low`` being m(-|mu|)."""
+        g = self.g
+        odd = g.madd(g.const(-2), low, g.const(1))
+        steep = {"dvar_dmu": "dmean_dmu", "dvar_dvar": "dmean_dvar"}
+        drawn = {name: g.mul(g.neg(odd), values[of]) for name, of in steep.items() if of in values}
+        if "mean" in values:
+            drawn["var"] = g.madd(g.neg(low), low, low)
+        return {name: drawn.get(name, value) for name, value in values.items()}
 
 
 def _trapezoid() -> list[Any]:
@@ -367,7 +381,7 @@ def _trapezoid() -> list[Any]:
 
 
 def build_graph(
-    mixture: ScaleMixture, *, float64: bool, outputs: tuple[str, ...]
+    mixture: ScaleMixture, *, float64: bool, outputs: tuple[str, ...], bernoulli: bool = False
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of the outputs named, ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it.
 
@@ -375,8 +389,9 @@ def build_graph(
         mixture: of the far form.
         float64: whether it is for float64 (a rule of 14 pairs, no powers of two kept apart) or float32.
         outputs: which.
+        bernoulli: whether the output is 1 with probability S(X), and not S(X) itself.
     """
     graph = Graph(("mean", "var"))
     writer = _Writer(graph, mixture, _FLOAT64 if float64 else _FLOAT32)
-    writer.write(outputs)
+    writer.write(outputs, bernoulli=bernoulli)
     return graph, tuple(writer.fits)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb, ctx
 
-__all__ = ["logistic_moments", "logistic_truth"]
+__all__ = ["bernoulli_truth", "logistic_moments", "logistic_truth"]
 
 F32 = npt.NDArray[np.float32]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
@@ -43,6 +43,22 @@ def logistic_truth(mean: F32, var: F32, params: Mapping[str, float]) -> dict[str
         params: none are used.
     """
     return _batch(np.asarray(mean, np.float32).tobytes(), np.asarray(var, np.float32).tobytes())
+
+
+def bernoulli_truth(mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, npt.NDArray[np.float64]]:
+    """The same for a draw of 1 with probability S(X), whose variance is m(1 - m); m is reflected to the left."""
+    left = logistic_truth(-np.abs(mean), var, params)
+    right = np.asarray(mean) > 0
+    low, odd = left["mean"], 1 - 2 * left["mean"]
+    sign = np.where(right, -1.0, 1.0)
+    return {
+        "mean": np.where(right, 1 - low, low),
+        "var": low * (1 - low),
+        "dmean_dmu": left["dmean_dmu"],
+        "dmean_dvar": sign * left["dmean_dvar"],
+        "dvar_dmu": sign * odd * left["dmean_dmu"],
+        "dvar_dvar": odd * left["dmean_dvar"],
+    }
 
 
 @lru_cache(maxsize=8)

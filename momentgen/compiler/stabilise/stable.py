@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,17 @@ from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
+from momentgen.rule_inputs import partial_names
 
 __all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth", "settings_of"]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 
-#: (mean, var, parameters) -> output name -> exact value in float64 (0 or inf where beyond its range)
-Truth = Callable[
-    [npt.NDArray[np.float32], npt.NDArray[np.float32], Mapping[str, float]], Mapping[str, npt.NDArray[np.float64]]
-]
-#: (output name, computed, exact, mean, var) -> error of each element, in the unit that the goal is stated in
-ErrorMeasure = Callable[
-    [str, npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]],
-    npt.NDArray[np.float64],
-]
+#: (a float32 array an input, then the parameters) -> output name -> exact value in float64 (0 or inf beyond its range)
+Truth = Callable[..., Mapping[str, npt.NDArray[np.float64]]]
+#: (output name, computed, exact, a float32 array an input) -> error of each element, in the goal's unit
+ErrorMeasure = Callable[..., npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,7 @@ class Stable:
         scalars: derived scalars that the kernels take after the parameters' own, as hi and lo words, at a setting.
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
         vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
+        zero_abs: how far the mean may be from f(mu) at v = 0, where its accuracy is absolute.
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
@@ -67,6 +64,7 @@ class Stable:
     unit: str
     box: Mapping[str, tuple[float, float]]
     vanishes: bool = True
+    zero_abs: float = 0.0
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
@@ -74,6 +72,17 @@ class Stable:
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs, then the partials of the mean and those of the variance, in the order of the inputs."""
+        pairs = partial_names(self.forward.inputs).values()
+        return (*OUTPUTS, *(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
+
+    def at(self, setting: Mapping[str, float]) -> Stable:
+        """The same, its measure of error that of a setting of the parameters, where it depends on them."""
+        measure_at = getattr(self.measure, "at", None)
+        return self if measure_at is None else replace(self, measure=measure_at(setting))
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:

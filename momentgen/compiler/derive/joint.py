@@ -1,0 +1,196 @@
+"""Moments of functions of several random inputs, or of one input and a noise, in closed form.
+
+Closed are polynomials in jointly normal inputs (by Stein: E[X_i g] = mu_i E g + sum_j C_ij E dg/dx_j), with a noise
+factor known by two moments; and ``linear + c·Max(linear, linear)``, since Max(p, q) = q + (p - q)_+ and
+
+    E D_+ = d Phi(a) + s phi(a),   E D_+^2 = (d^2 + s^2) Phi(a) + d s phi(a),   Cov(r, D_+) = Cov(r, D) Phi(a)
+
+for D = p - q ~ N(d, s^2), a = d/s (Clark 1961, "The greatest of a finite set of random variables").
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sympy
+from flint import ctx
+from sympy import Expr, Integer, Max, Poly, Symbol
+
+from momentgen.compiler.derive.proof import Proof
+from momentgen.compiler.oracle import ball_function
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
+from momentgen.rule_inputs import input_symbols, partial_names
+from momentgen.symbols import Phi, phi
+
+__all__ = ["JointDerivation", "derive_joint"]
+
+
+@dataclass(frozen=True)
+class JointDerivation:
+    """What derive hands on for a rule of several inputs, or with a noise.
+
+    Attributes:
+        rule: the rule derived.
+        mean, var: in the symbols of ``rule.moments`` and the parameters.
+        partials: of both in every moment of the inputs, named as :func:`~momentgen.rule_inputs.partial_names` says.
+        kinked: whether f has a Max.
+        checks: each formula of the author's -> how it was decided.
+    """
+
+    rule: Rule
+    mean: Expr
+    var: Expr
+    partials: Mapping[str, Expr] = field(hash=False)
+    kinked: bool
+    checks: Mapping[str, Proof] = field(hash=False)
+
+
+def derive_joint(rule: Rule) -> JointDerivation:
+    """Moments of a rule of several inputs, or with a noise, checked against the author's own formulas.
+
+    Raises:
+        BuildError: if f is outside the algebra, or a formula of the author's is wrong.
+
+    >>> from momentgen.symbols import x1, x2
+    >>> derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2"))).var
+    mu1**2*v2 + mu2**2*v1 + v1*v2
+    """
+    if rule.input != "normal":
+        raise BuildError(rule.name, "derive", f"expected normal inputs of a rule of several, got {rule.input}", rule.f)
+    algebra = _Joint(rule)
+    kinks = rule.f.atoms(Max)
+    mean, var = algebra.kinked(*kinks) if kinks else algebra.polynomial()
+    partials: dict[str, Expr] = {}
+    for name, (of_mean, of_var) in partial_names(tuple(rule.moments)).items():
+        symbol = rule.moments[name]
+        partials |= {of_mean: sympy.diff(mean, symbol), of_var: sympy.diff(var, symbol)}
+    derived = {"mean": mean, "var": var, **partials}
+    given = {"mean": rule.mean, "var": rule.var, **rule.partials}
+    checks: dict[str, Proof] = {
+        f"{what} by the rule's author": _decide(rule, what, expression, derived[what])
+        for what, expression in given.items()
+        if expression is not None
+    }
+    return JointDerivation(rule, mean, var, partials, bool(kinks), checks)
+
+
+class _Joint:
+    """Expectations under the rule's inputs."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.inputs = rule, input_symbols(rule.inputs)
+        symbols = list(rule.moments.values())
+        self.mean = dict(zip(self.inputs, symbols[0::2], strict=False))
+        variances = dict(zip(self.inputs, symbols[1::2], strict=False))
+        dependent: Expr = symbols[-1] if rule.covariance else Integer(0)
+        self.covariance = {(x, y): variances[x] if x == y else dependent for x in self.inputs for y in self.inputs}
+
+    def error(self, cause: str, expression: object) -> BuildError:
+        return BuildError(self.rule.name, "derive", f"f is outside the algebra: {cause}", expression)
+
+    # --- polynomials -------------------------------------------------------------
+    def polynomial(self) -> tuple[Expr, Expr]:
+        noise = self.rule.noise
+        generators = (*self.inputs, *([] if noise is None else [noise.symbol]))
+        f = self.rule.f.as_poly(*generators)
+        if f is None:
+            raise self.error("of several inputs, a polynomial or Max of linear terms has closed moments", self.rule.f)
+        if noise is not None and f.degree(noise.symbol) > 1:
+            raise self.error("only two moments of the noise are known, so f must be linear in it", self.rule.f)
+        mean, second = self.expectation(f), self.expectation(f * f)
+        return mean, sympy.expand(second - mean**2)
+
+    def expectation(self, poly: Poly) -> Expr:
+        total: Expr = Integer(0)
+        noise = self.rule.noise
+        for powers, coefficient in poly.terms():
+            of_noise = Integer(1)
+            if noise is not None:
+                *powers, order = powers
+                of_noise = (Integer(1), noise.mean, noise.var + noise.mean**2)[order]
+            total += coefficient * of_noise * self.monomial(tuple(powers))
+        return sympy.expand(total)
+
+    def monomial(self, powers: tuple[int, ...]) -> Expr:
+        """E of a product of powers of the inputs, by Stein's identity."""
+        first = next((i for i, n in enumerate(powers) if n), None)
+        if first is None:
+            return Integer(1)
+        rest = tuple(n - (i == first) for i, n in enumerate(powers))
+        total = self.mean[self.inputs[first]] * self.monomial(rest)
+        for j, n in enumerate(rest):
+            if n:
+                less = tuple(m - (i == j) for i, m in enumerate(rest))
+                total += self.covariance[self.inputs[first], self.inputs[j]] * n * self.monomial(less)
+        return sympy.expand(total)
+
+    # --- one Max -----------------------------------------------------------------
+    def kinked(self, *kinks: Max) -> tuple[Expr, Expr]:
+        f = self.rule.f
+        stand_in = sympy.Dummy()
+        outer = f.subs(kinks[0], stand_in).as_poly(stand_in)
+        if len(kinks) > 1 or len(kinks[0].args) != 2 or outer is None or outer.degree() != 1:
+            raise self.error("expected one Max of two terms, and f linear in it", f)
+        upper, lower = kinks[0].args
+        factor = outer.nth(1)
+        gap = self.linear(upper - lower)
+        rest = self.linear(sympy.expand(outer.nth(0) + factor * lower))
+        d, square = self.mean_of(gap), self.bilinear(gap, gap)
+        s = sympy.sqrt(square)
+        a = d / s
+        excess = d * Phi(a) + s * phi(a)
+        excess_var = (d**2 + square) * Phi(a) + d * s * phi(a) - excess**2
+        mean = self.mean_of(rest) + factor * excess
+        var = self.bilinear(rest, rest) + 2 * factor * self.bilinear(rest, gap) * Phi(a) + factor**2 * excess_var
+        return mean, var
+
+    def linear(self, expr: Expr) -> Poly:
+        poly = expr.as_poly(*self.inputs)
+        if poly is None or poly.total_degree() > 1 or self.rule.noise is not None:
+            raise self.error("beside a Max all must be linear in the inputs", expr)
+        return poly
+
+    def mean_of(self, poly: Poly) -> Expr:
+        return poly.nth(*(0 for _ in self.inputs)) + sum(
+            (self.slope(poly, x) * self.mean[x] for x in self.inputs), start=Integer(0)
+        )
+
+    def slope(self, poly: Poly, x: Symbol) -> Expr:
+        return poly.nth(*(int(x == y) for y in self.inputs))
+
+    def bilinear(self, p: Poly, q: Poly) -> Expr:
+        """Covariance of two linear forms."""
+        pairs = itertools.product(self.inputs, repeat=2)
+        total = sum((self.slope(p, x) * self.slope(q, y) * self.covariance[x, y] for x, y in pairs), start=Integer(0))
+        return sympy.expand(total)
+
+
+_MEANS, _VARIANCES, _CORRELATION = (0.0, 0.7, -2.5), (0.04, 1.0, 7.0), 0.3
+
+
+def _decide(rule: Rule, what: str, given: Expr, derived: Expr) -> Proof:
+    """Prove that a formula of the author's is the one derived, or refute it at a point."""
+    if sympy.expand(given - derived) == 0:
+        return "symbolic"
+    names = [*map(str, rule.moments.values()), *(p.name for p in rule.parameters)]
+    both = ball_function([given, derived], names)
+    precision = ctx.prec
+    try:
+        ctx.prec = 512
+        axes = [_MEANS if name.startswith("mean") else _VARIANCES for name in rule.moments if name != "cov"]
+        for point in itertools.product(*axes):
+            # Inside the range that every variance above allows.
+            extra = [_CORRELATION * min(_VARIANCES)] if rule.covariance else []
+            values = (*point, *extra, *(float(p.default or 0.0) for p in rule.parameters))
+            one, two = both(*values)
+            if not one.overlaps(two):
+                at = ", ".join(f"{name} = {value:g}" for name, value in zip(names, values, strict=True))
+                shown = one.str(12, radius=False), two.str(12, radius=False)
+                cause = f"the rule's {what} is wrong at {at}: {shown[0]} against {shown[1]} derived"
+                raise BuildError(rule.name, "derive", cause, given)
+    finally:
+        ctx.prec = precision
+    return "numerical"

@@ -1,0 +1,161 @@
+"""Ops over an axis: the softmax of normal logits, from the score terms that the compiler emitted.
+
+The terms are computed in float64 and the result is rounded once: a score may be a sum of a thousand logarithms of
+tails.  Pairs of classes are taken in slices, so that memory does not grow with the square of their number; what
+autograd would keep of a slice is computed again in the backward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from momentgen.errors import InputError, MomentgenError
+from momentgen.runtime.certificate import Certificate
+from momentgen.runtime.moments import Moments
+
+__all__ = ["Reduction"]
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: pairs of classes taken at a time: 64 MiB in float64
+_SLICE = 1 << 23
+
+_DOC = """{what} of independent logits X ~ N(mean, var), over an axis.
+
+Args:
+    mean, var: float32, float64, bfloat16 or float16 tensors of one shape, dtype and device; ``var`` is a *variance*.
+    dim: the axis of the classes.
+    variant: {variants}.
+
+Returns:
+    {returns}
+
+    Computed in float64 and rounded once; differentiable in both.  NaN where an input of the same row is NaN or a
+    variance is negative.
+
+Raises:
+    InputError: for inputs that differ in shape, dtype or device, are not floating point, or have no such axis.
+"""
+
+
+class Reduction:
+    """A softmax or log-softmax of moments, as a callable; generated packages make them.
+
+    Args:
+        name: the rule.
+        package: name of the generated package, which holds the score terms.
+        variants: names of the variants.
+        default: the variant used when none is asked for.
+        log: whether log-probabilities are returned.
+        doc: one line for the documentation.
+    """
+
+    def __init__(
+        self, name: str, package: str, variants: tuple[str, ...], default: str, log: bool = False, doc: str = ""
+    ) -> None:
+        if default not in variants:
+            raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
+        self.name, self.package, self.variants, self.default, self.log = name, package, variants, default, log
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = package
+        text = _DOC.format(
+            what="Log-probabilities of the softmax" if log else "Class probabilities, the expected softmax",
+            variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in variants),
+            returns="a tensor of log-probabilities, of the shape and dtype of ``mean``."
+            if log
+            else ":class:`~momentgen.Moments` of the one-hot class: probabilities p, and p(1 - p).",
+        )
+        self.__doc__ = f"{doc}\n\n{text}" if doc else text
+
+    def __call__(self, mean: Tensor, var: Tensor, *, dim: int = -1, variant: str | None = None) -> Any:
+        """See the op's own documentation, ``help(op)``."""
+        variant = self.default if variant is None else variant
+        if variant not in self.variants:
+            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        self._check(mean, var, dim)
+        m, v = (t.to(torch.float64).movedim(dim, -1) for t in (mean, var))
+        v = torch.where(v >= 0, v, torch.full_like(v, torch.nan))
+        log_p = torch.log_softmax(_scores(self._module(variant), m, v), -1)
+        if self.log:
+            return log_p.movedim(-1, dim).to(mean.dtype)
+        p = torch.exp(log_p)
+        # 1 - p as the sum of the others, which does not cancel.
+        spread = p * -torch.expm1(log_p)
+        return Moments(p.movedim(-1, dim).to(mean.dtype), spread.movedim(-1, dim).to(mean.dtype))
+
+    def certificate(self, variant: str | None = None) -> Certificate:
+        """What the generated code of a variant claims.
+
+        Raises:
+            InputError: if there is no such variant.
+            CertificateError: if its file is missing or damaged.
+        """
+        variant = self.default if variant is None else variant
+        if variant not in self.variants:
+            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        return Certificate.read(self.package, self.name, variant)
+
+    def _check(self, mean: Any, var: Any, dim: int) -> None:
+        for what, tensor in (("mean", mean), ("var", var)):
+            if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+                got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise InputError(f"{self.name}: expected a floating-point tensor for {what}, got {got}")
+        if mean.shape != var.shape or mean.dtype is not var.dtype or mean.device != var.device:
+            raise InputError(
+                f"{self.name}: expected mean and var of one shape, dtype and device, got {tuple(mean.shape)} "
+                f"{mean.dtype} {mean.device} and {tuple(var.shape)} {var.dtype} {var.device}"
+            )
+        if not -mean.dim() <= dim < mean.dim():
+            raise InputError(f"{self.name}: expected an axis of a tensor of {mean.dim()} dimensions, got dim = {dim}")
+
+    def _module(self, variant: str) -> ModuleType:
+        return _load(self.name, f"{self.package}.{variant}_torch")
+
+    def __repr__(self) -> str:
+        return f"<op {self.package}.{self.name}(mean, var, *, dim=-1, variant={self.default!r})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: copies and pickles of a network refer to the op, they do not carry it.
+        return _find, (self.package, self.name)
+
+
+@functools.cache
+def _load(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(path)
+    except ImportError as error:
+        raise MomentgenError(f"{name}: the PyTorch code does not load: {error}") from error
+
+
+def _find(package: str, name: str) -> Reduction:
+    found = getattr(importlib.import_module(package), name)
+    if not isinstance(found, Reduction):
+        raise InputError(f"{package}.{name} is not an op over an axis, but {type(found).__name__}")
+    return found
+
+
+def _scores(module: ModuleType, mean: Tensor, var: Tensor) -> Tensor:
+    """The score of every class, over the last axis."""
+    if module.REDUCE == "none":
+        scores: Tensor = module.term(mean, var)
+        return scores
+    classes = mean.shape[-1]
+    step = max(1, _SLICE // max(mean.numel(), 1))
+
+    def some(own_mean: Tensor, own_var: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        terms = module.term(own_mean.unsqueeze(-1), own_var.unsqueeze(-1), mean.unsqueeze(-2), var.unsqueeze(-2))
+        reduced: Tensor = terms.sum(-1) if module.REDUCE == "sum" else -torch.logsumexp(terms, -1)
+        return reduced
+
+    if step >= classes:
+        return some(mean, var, mean, var)
+    again: Callable[..., Any] = functools.partial(checkpoint, some, use_reentrant=False)
+    slices = [slice(start, start + step) for start in range(0, classes, step)]
+    return torch.cat([again(mean[..., s], var[..., s], mean, var) for s in slices], -1)

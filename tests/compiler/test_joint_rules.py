@@ -1,0 +1,144 @@
+"""Rules of two inputs as they ship: the generated C against exact values, and what mathematics says of them."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from real_rules import fresh_seed, op_of, rules
+
+from momentgen.compiler import joint_points
+from momentgen.compiler.derive import derive_joint
+from momentgen.compiler.points import Points
+from momentgen.compiler.sampling import sampler_of
+from momentgen.compiler.stabilise import Stable, stabilise_joint
+from momentgen.compiler.ulp import ulp_error
+
+F32 = npt.NDArray[np.float32]
+TWO = ("product", "difference", "maximum", "maximum_correlated")
+PAIRS = [(name, variant) for name in (*TWO, "bernoulli_noise") for variant in op_of(name).variants]
+
+
+@functools.lru_cache
+def stables(name: str) -> dict[str, Stable]:
+    return {stable.variant: stable for stable in stabilise_joint(derive_joint(rules()[name]))}
+
+
+def all_of(name: str, variant: str, points: Points, **params: float) -> dict[str, F32]:
+    """Outputs and partials by the generated C."""
+    op, stable = op_of(name), stables(name)[variant]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in points]
+    one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+    results = list(op.kernel("forward", variant=variant)(*tensors, **params))
+    for seeds in ((one, zero), (zero, one)):
+        results += op.kernel("backward", variant=variant)(*tensors, *seeds, **params)
+    return {name: tensor.numpy() for name, tensor in zip(stable.outputs, results, strict=True)}
+
+
+@pytest.mark.parametrize(("name", "variant"), PAIRS)
+def test_within_eight_ulp_of_the_terms_anywhere(name: str, variant: str) -> None:
+    stable = stables(name)[variant]
+    seed = fresh_seed(name, variant, "ulp")
+    sampler = sampler_of(stable.forward.inputs)
+    for setting in stable.settings:
+        stable = stable.at(setting)
+        points = sampler.calibration(stable, stable.forward, setting, 2000, seed)
+        points = tuple(array[sampler.in_domain(*points)] for array in points)
+        computed, exact = all_of(name, variant, points, **setting), stable.truth(*points, setting)
+        for output in stable.outputs:
+            error = stable.measure(output, computed[output], exact[output], *points)
+            worst = int(np.argmax(error))
+            at = [float(array[worst]) for array in points]
+            assert error[worst] <= 8, f"{output} at {at}, {setting}, seed {seed}"
+
+
+def test_the_maximum_s_variance_is_within_eight_ulp_of_itself() -> None:
+    """Independent inputs: every term of the variance is positive, so that its terms' ulp are its own."""
+    points = joint_points.spread(4000, fresh_seed("maximum var"), covariance=False, reach=60)
+    computed = all_of("maximum", "exact", points)
+    exact = stables("maximum")["exact"].truth(*points, {})
+    assert ulp_error(computed["var"], exact["var"]).max() <= 8
+    for i in (1, 2):
+        assert ulp_error(computed[f"dmean_dmu{i}"], exact[f"dmean_dmu{i}"]).max() <= 8
+
+
+def test_the_maximum_with_a_constant_is_a_shifted_relu() -> None:
+    mean, var = joint_points.spread(3000, 1, covariance=False, reach=30)[:2]
+    usable = var > 0
+    m, v = torch.from_numpy(mean[usable]), torch.from_numpy(var[usable])
+    zero = torch.zeros_like(m)
+    for variant in ("exact", "fitted"):
+        got, want = op_of("maximum")(m, v, zero, zero, variant=variant), op_of("relu")(m, v, variant=variant)
+        torch.testing.assert_close(got.mean, want.mean, rtol=16 * 2**-24, atol=1e-37)
+        torch.testing.assert_close(got.var, want.var, rtol=16 * 2**-24, atol=1e-37)
+
+
+def test_the_order_of_the_inputs_does_not_matter() -> None:
+    for name in ("maximum", "maximum_correlated"):
+        points = joint_points.spread(3000, 2, covariance=name.endswith("correlated"))
+        points = tuple(array[points[0] != points[2]] for array in points)
+        swapped = (points[2], points[3], points[0], points[1], *points[4:])
+        for variant in op_of(name).variants:
+            here, there = (all_of(name, variant, p) for p in (points, swapped))
+            assert np.array_equal(here["var"], there["var"])
+            assert np.array_equal(here["dmean_dmu1"], there["dmean_dmu2"])
+            assert np.array_equal(here["mean"], there["mean"])
+
+
+def test_without_covariance_the_two_maxima_agree() -> None:
+    points = joint_points.spread(3000, 3, covariance=False, reach=40)
+    independent = all_of("maximum", "exact", points)
+    dependent = all_of("maximum_correlated", "exact", (*points, np.zeros_like(points[0])))
+    for output in ("mean", "var"):
+        np.testing.assert_allclose(dependent[output], independent[output], rtol=1e-5, atol=1e-37)
+
+
+def test_perfect_correlation_is_a_line() -> None:
+    """x2 = x1 + 1 and x2 = -x1: the maximum is x2, and |x1|."""
+    mean = np.float32([-2.0, 0.0, 3.0])
+    var = np.float32([1.0, 4.0, 0.25])
+    op = op_of("maximum_correlated")
+    m, v = torch.from_numpy(mean), torch.from_numpy(var)
+    same = op(m, v, m + 1, v, v)
+    assert torch.equal(same.mean, m + 1)
+    assert torch.equal(same.var, v)
+    opposite, want = op(m, v, -m, v, -v), op_of("abs")(m, v)
+    torch.testing.assert_close(opposite.mean, want.mean, rtol=1e-6, atol=0)
+    torch.testing.assert_close(opposite.var, want.var, rtol=2e-6, atol=0)
+
+
+def test_an_impossible_covariance_gives_nan_and_one_of_rounding_does_not() -> None:
+    one = torch.ones(1)
+    op = op_of("maximum_correlated")
+    for bad in (1.01, -1.01, -7.0, float("nan")):
+        assert all(torch.isnan(t).all() for t in op(one, one, one, one, bad * one))
+    for fine in (1 + 2**-20, -1 - 2**-20):
+        assert all(torch.isfinite(t).all() for t in op(one, one, one, one, fine * one))
+
+
+def test_injected_noise_is_a_difference_before_the_rule() -> None:
+    """E and Var of relu(X - Z) by a million draws, within five standard errors."""
+    generator = torch.Generator().manual_seed(3)
+    x, z = ((torch.randn(1_000_000, generator=generator) * s + m) for m, s in ((0.4, 1.2), (-0.3, 0.5)))
+    drawn = (x - z).relu().double()
+    values = (torch.tensor([a]) for a in (0.4, 1.44, -0.3, 0.25))
+    got = op_of("relu")(*op_of("difference")(*values))
+    error = drawn.std() / 1000
+    assert abs(got.mean.item() - drawn.mean()) < 5 * error
+    spread = (drawn - drawn.mean()).square()
+    assert abs(got.var.item() - drawn.var()) < 5 * spread.std() / 1000
+
+
+def test_bernoulli_noise_is_what_torch_s_dropout_draws() -> None:
+    torch.manual_seed(4)
+    mean, var, p = 0.8, 0.5, 0.3
+    draws = torch.nn.functional.dropout(torch.randn(1_000_000) * var**0.5 + mean, p).double()
+    got = op_of("bernoulli_noise")(torch.tensor([mean]), torch.tensor([var]), p=p)
+    assert abs(got.mean.item() - draws.mean()) < 5 * draws.std() / 1000
+    spread = (draws - draws.mean()).square()
+    assert abs(got.var.item() - draws.var()) < 5 * spread.std() / 1000
+    kept = op_of("bernoulli_noise")(torch.tensor([mean]), torch.tensor([var]), p=0.0)
+    assert (kept.mean.item(), kept.var.item()) == (np.float32(mean), np.float32(var))

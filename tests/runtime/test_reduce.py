@@ -1,0 +1,121 @@
+"""The softmaxes of normal logits: formulas in mpmath, properties, extremes, derivatives."""
+
+from __future__ import annotations
+
+import pickle
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.func import jvp, vmap
+
+from momentgen.errors import InputError
+from momentgen.generated import log_softmax, softmax
+from momentgen.runtime import reduce
+
+each = pytest.mark.parametrize("variant", softmax.variants)
+VAR_S = mpmath.pi**2 / 3
+
+
+def row(classes: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    mean = 3 * torch.randn(classes, generator=generator, dtype=torch.float64)
+    return mean.to(dtype), (4 * torch.rand(classes, generator=generator, dtype=torch.float64)).to(dtype)
+
+
+def formula(mean: Tensor, var: Tensor, variant: str) -> list[mpmath.mpf]:
+    """The variant as the paper prints it: (59), (61), (64), renormalised."""
+    m, v = ([mpmath.mpf(x) for x in t.tolist()] for t in (mean, var))
+    classes = range(len(m))
+    if variant == "simplified":
+        q = [mpmath.exp(a / mpmath.sqrt(b / VAR_S + 1)) for a, b in zip(m, v, strict=True)]
+    elif variant == "normal":
+        z = [[(m[y] - m[k]) / mpmath.sqrt(v[y] + v[k] + VAR_S) for k in classes if k != y] for y in classes]
+        q = [mpmath.fprod(mpmath.ncdf(a) for a in line) for line in z]
+    else:
+        z = [[(m[k] - m[y]) / mpmath.sqrt((v[y] + v[k]) / VAR_S + 1) for k in classes] for y in classes]
+        q = [1 / mpmath.fsum(mpmath.exp(a) for a in line) for line in z]
+    return [a / mpmath.fsum(q) for a in q]
+
+
+@each
+@pytest.mark.parametrize("classes", [1, 2, 7])
+def test_probabilities_are_the_paper_s_formula_to_a_rounding(variant: str, classes: int) -> None:
+    mean, var = row(classes)
+    with mpmath.workdps(30):
+        want = torch.tensor([float(p) for p in formula(mean, var, variant)], dtype=torch.float64)
+    got = softmax(mean, var, variant=variant)
+    torch.testing.assert_close(got.mean.double(), want, rtol=2.0**-24 * 1.001, atol=0)
+    torch.testing.assert_close(got.var.double(), want * (1 - want), rtol=2.0**-23, atol=1e-16)
+    torch.testing.assert_close(log_softmax(mean, var, variant=variant).double(), want.log(), rtol=1e-7, atol=1e-15)
+
+
+@each
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e8])
+def test_a_thousand_classes_and_logits_of_ten_thousand_sum_to_one(variant: str, scale: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    mean = (1e4 * (2 * torch.rand(1000, generator=generator) - 1)).requires_grad_()
+    var = torch.full_like(mean, scale).requires_grad_()
+    out = softmax(mean, var, variant=variant)
+    assert abs(out.mean.double().sum().item() - 1) <= 4 * 2.0**-23
+    assert (out.var >= 0).all()
+    grads = torch.autograd.grad(out.mean[0] + log_softmax(mean, var, variant=variant).sum(), (mean, var))
+    assert all(torch.isfinite(t).all() for t in (*out, *grads))
+
+
+@pytest.mark.parametrize("variant", ["logistic", "simplified"])
+def test_certain_logits_give_the_softmax(variant: str) -> None:
+    mean, _ = row(10, dtype=torch.float64)
+    got = softmax(mean, torch.zeros_like(mean), variant=variant)
+    torch.testing.assert_close(got.mean, torch.softmax(mean, -1), rtol=1e-13, atol=0)
+
+
+@each
+def test_derivatives_of_both_orders(variant: str) -> None:
+    leaves = tuple(t.requires_grad_() for t in row(4, dtype=torch.float64))
+    for op in (lambda m, v: tuple(softmax(m, v, variant=variant)), lambda m, v: log_softmax(m, v, variant=variant)):
+        assert torch.autograd.gradcheck(op, leaves)
+        assert torch.autograd.gradgradcheck(op, leaves)
+
+
+@each
+def test_slices_change_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, var = (torch.stack([t, t.flip(0)]) for t in row(9, dtype=torch.float64))
+    results = []
+    for size in (1 << 23, 40):
+        monkeypatch.setattr(reduce, "_SLICE", size)
+        leaves = mean.clone().requires_grad_(), var.clone().requires_grad_()
+        out = softmax(*leaves, variant=variant)
+        results.append((*out, *torch.autograd.grad(out.mean[:, 0].sum(), leaves)))
+    for whole, sliced in zip(*results, strict=True):
+        torch.testing.assert_close(sliced, whole, rtol=1e-13, atol=1e-16)
+
+
+@each
+def test_any_axis_dtype_and_transform(variant: str) -> None:
+    mean, var = (t.view(3, 4) for t in row(12))
+
+    def op(m: Tensor, v: Tensor, dim: int = -1) -> Tensor:
+        return softmax(m, v, dim=dim, variant=variant).mean
+
+    assert torch.equal(op(mean, var, 0), op(mean.T, var.T, 1).T)
+    assert torch.equal(vmap(op)(mean, var), op(mean, var))
+    # A shift of all logits changes no probability.
+    _, tangent = jvp(lambda m: op(m, var), (mean,), (torch.ones_like(mean),))
+    if variant != "simplified":
+        torch.testing.assert_close(tangent, torch.zeros_like(mean), atol=1e-7, rtol=0)
+    assert softmax(mean.half(), var.half(), variant=variant).mean.dtype is torch.float16
+
+
+def test_what_is_wrong_is_said() -> None:
+    mean, var = row(3)
+    assert torch.isnan(softmax(mean, -var).mean).all()
+    with pytest.raises(InputError, match="no variant 'exact'; expected one of logistic, normal, simplified"):
+        softmax(mean, var, variant="exact")
+    with pytest.raises(InputError, match="expected mean and var of one shape"):
+        softmax(mean, var[:2])
+    with pytest.raises(InputError, match="expected an axis of a tensor of 1 dimensions, got dim = 1"):
+        softmax(mean, var, dim=1)
+    assert pickle.loads(pickle.dumps(softmax)) is softmax
+    assert "softmax" in softmax.certificate("normal").rule

@@ -1,0 +1,132 @@
+"""docs/misprints.md: what is printed, and what holds, by quadrature of f itself."""
+
+from __future__ import annotations
+
+import itertools
+import runpy
+from pathlib import Path
+
+import mpmath
+import pytest
+import sympy
+import torch
+
+from momentgen.compiler.oracle import moments
+from momentgen.generated import leaky_relu, maximum, softmax
+from momentgen.rule import x
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "misprints.md").read_text(encoding="utf-8")
+
+
+def spread(a: mpmath.mpf) -> mpmath.mpf:
+    cdf, density = mpmath.ncdf(a), mpmath.npdf(a)
+    return a * density + (a**2 + 1) * cdf - (a * cdf + density) ** 2
+
+
+def logistic(z: mpmath.mpf) -> mpmath.mpf:
+    return 1 / (1 + mpmath.exp(-z))
+
+
+def test_example_1_needs_another_b_than_it_prints() -> None:
+    a, b = 2 * mpmath.log(19), -3 * mpmath.log(19)
+    assert float(logistic(2 * a + b)) == pytest.approx(0.95)  # (25), (26)
+    assert float(logistic(a + b)) == pytest.approx(0.05)
+    assert float(logistic(b)) == pytest.approx(0.00015, abs=5e-6)  # as table 1 prints
+    assert float(logistic(mpmath.mpf("-1.5"))) == pytest.approx(0.182, abs=5e-4)
+
+
+def test_table_1_holds_but_for_one_entry() -> None:
+    a, b = 2 * mpmath.log(19), -3 * mpmath.log(19)
+    printed = {(0, 0): "0.00015", (0, 1): "0.05", (1, 1): "0.95", (0.25, 0.25): "0.077", (0.5, 0.5): "0.26"}
+    printed[0.75, 0.75] = "0.55"
+    wrong = {}
+    for (p1, p2), text in printed.items():
+        total = mpmath.mpf(0)
+        for x1, x2 in itertools.product((0, 1), repeat=2):
+            total += (p1 if x1 else 1 - p1) * (p2 if x2 else 1 - p2) * logistic(a * (x1 + x2) + b)
+        digits = len(text.partition(".")[2])
+        if abs(total - mpmath.mpf(text)) > mpmath.mpf(10) ** -digits / 2:
+            wrong[p1, p2] = mpmath.nstr(total, 3)
+    assert wrong == {(0.25, 0.25): "0.0782"}
+    assert "0.0782" in PAGE
+
+
+def test_the_example_says_the_same() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "and_gate.py"))
+    row = example["rows"]()[3]
+    assert row["E[Y]"] == pytest.approx(0.0782, abs=5e-5)
+    assert f"{row['ap1']:.5f}" == "0.00276"  # 0.0027 printed
+    # The exact rule for a normal pre-activation is near the unit's own expectation, AP1 is not.
+    assert abs(row["exact"] - row["E[Y]"]) < 0.2 * abs(row["ap1"] - row["E[Y]"])
+
+
+def test_the_leaky_relu_s_variance_is_that_of_the_derivation_and_not_of_the_table() -> None:
+    alpha = mpmath.mpf(1) / 2
+    _, exact = moments(sympy.Max(x, x / 2), 0, 1, digits=15)
+    printed = alpha**2 + (1 - alpha**2) * spread(mpmath.mpf(0))
+    derived = alpha**2 + 2 * alpha * (1 - alpha) / 2 + (1 - alpha) ** 2 * spread(mpmath.mpf(0))
+    assert float(exact) == pytest.approx(float(derived), rel=1e-12)
+    assert (mpmath.nstr(printed, 4), mpmath.nstr(derived, 4)) == ("0.5056", "0.5852")
+
+
+def test_the_fitted_t_is_near_the_best_one() -> None:
+    alpha = mpmath.mpf("0.01")
+
+    def worst(t: float) -> float:
+        largest = mpmath.mpf(0)
+        for k in range(-100, 101):
+            a = mpmath.mpf(k) / 10
+            exact = alpha**2 + 2 * alpha * (1 - alpha) * mpmath.ncdf(a) + (1 - alpha) ** 2 * spread(a)
+            ratio = exact / (alpha**2 + (1 - alpha**2) * logistic(a / t))
+            largest = max(largest, (ratio - 1 - mpmath.log(ratio)) / 2)
+        return float(largest)
+
+    ours = leaky_relu.certificate("fitted").facts["t"]
+    assert (f"{ours:.4f}", f"{worst(ours):.4f}", f"{worst(0.3729):.4f}") == ("0.3758", "0.0334", "0.0337")
+
+
+def test_52_is_right_and_the_mean_s_x_is_a() -> None:
+    """Over x1 given x2: E max(x1, c) and its square by quadrature, then over c."""
+    m1, v1, m2, v2 = mpmath.mpf(1), mpmath.mpf(1), mpmath.mpf(0), mpmath.mpf(1)
+
+    def inner(z: mpmath.mpf, power: int) -> mpmath.mpf:
+        c = m2 + mpmath.sqrt(v2) * z
+        a = (m1 - c) / mpmath.sqrt(v1)
+        cdf, density, s = mpmath.ncdf(a), mpmath.npdf(a), mpmath.sqrt(v1)
+        above = m1 * cdf + s * density if power == 1 else (m1**2 + v1) * cdf + (m1 + c) * s * density
+        return (above + c**power * (1 - cdf)) * mpmath.npdf(z)
+
+    mean, second = (mpmath.quad(lambda z, n=n: inner(z, n), [-10, -1, 1, 10]) for n in (1, 2))
+    s = mpmath.sqrt(v1 + v2)
+    a = (m1 - m2) / s
+    assert mpmath.almosteq(mean, m2 + s * (a * mpmath.ncdf(a) + mpmath.npdf(a)), 1e-12)
+    assert mpmath.nstr(mean, 5) == "1.1996"
+    printed = v1 * spread(a) + v2 * (mpmath.ncdf(-a) + spread(a) - mpmath.ncdf(a))
+    assert mpmath.almosteq(second - mean**2, printed, 1e-12)
+    assert mpmath.almosteq(printed, v1 * spread(a) + v2 * spread(-a), 1e-12)
+    ours = maximum(*(torch.tensor(float(p), dtype=torch.float64) for p in (m1, v1, m2, v2)))
+    assert ours.var.item() == pytest.approx(float(printed), rel=1e-13)
+
+
+def test_the_normal_softmax_does_not_recover_the_softmax() -> None:
+    logits = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    zero = torch.zeros_like(logits)
+    standard = torch.softmax(logits, -1)[2].item()
+    assert standard == pytest.approx(0.665, abs=5e-4)
+    found = {variant: softmax(logits, zero, variant=variant).mean[2].item() for variant in softmax.variants}
+    assert found["logistic"] == pytest.approx(standard, rel=1e-12)
+    assert found["simplified"] == pytest.approx(standard, rel=1e-12)
+    assert f"{found['normal']:.3f}" in PAGE
+
+
+def test_polya_gamma_gives_the_logistic_function_for_b_1() -> None:
+    for u in (mpmath.mpf("0.3"), mpmath.mpf(-4), mpmath.mpf(7)):
+        # Density of PG(1, 0), the alternating series of Polson, Scott and Windle 2013, (5); integrated numerically.
+        def density(w: mpmath.mpf) -> mpmath.mpf:
+            terms = ((-1) ** n * (2 * n + 1) * mpmath.exp(-((2 * n + 1) ** 2) / (8 * w)) for n in range(60))
+            return mpmath.fsum(terms) / mpmath.sqrt(2 * mpmath.pi * w**3)
+
+        expectation = mpmath.quad(lambda w, u=u: mpmath.exp(-w * u**2 / 2) * density(w), [0, 0.1, 0.5, 2, 12])
+        assert float(mpmath.exp(u / 2) * expectation / 2) == pytest.approx(float(logistic(u)), rel=1e-8)
+        assert float(expectation) == pytest.approx(float(1 / mpmath.cosh(u / 2)), rel=1e-8)
