@@ -10,6 +10,7 @@ from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
 from .relu import relu as relu
+from .tanh import tanh as tanh
 
 __all__ = [
     "abs",
@@ -17,4 +18,5 @@ __all__ = [
     "leaky_relu",
     "logistic_transform",
     "relu",
+    "tanh",
 ]

@@ -141,7 +141,14 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
             for setting in stable.settings:
                 f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit == "ulp" else 1.0
                 checked += check_promises(
-                    rule.name, runner, params_of(setting), f, ulps=ulps, vanishes=stable.vanishes, seed=seed
+                    rule.name,
+                    runner,
+                    params_of(setting),
+                    f,
+                    ulps=ulps,
+                    vanishes=stable.vanishes,
+                    seed=seed,
+                    slack=stable.slack,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(

@@ -25,7 +25,7 @@ class Derivation:
     """What derive hands on; all expressions in ``mu``, ``v`` and the parameters' symbols.
 
     ``mean``, ``second`` and ``var`` are None, and ``partials`` empty, where f
-    is outside the algebra and ``surrogate`` stands in.
+    is outside the algebra: ``surrogate`` stands in, or one that stabilise finds.
 
     Attributes:
         rule: the rule derived.
@@ -82,7 +82,7 @@ def derive(rule: Rule) -> Derivation:
     except normal.DivergentError as error:
         raise BuildError(rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError as error:
-        if rule.surrogate is None:
+        if rule.surrogate is None and not (rule.accuracy.moments and rule.input == "normal"):
             raise BuildError(
                 rule.name, "derive", f"f is {error.cause}, and the rule gives no surrogate", error.expression
             ) from error

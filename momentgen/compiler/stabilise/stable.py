@@ -53,6 +53,7 @@ class Stable:
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
         vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
+        slack: how far the mean at v = 0 may be from f(mu), over max(1, |f(mu)|), beyond the rounding of f.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
     """
@@ -75,6 +76,7 @@ class Stable:
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     scalars_source: str = ""
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
+    slack: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
 
