@@ -6,17 +6,27 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .gelu import gelu as gelu
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
+from .logsigmoid import logsigmoid as logsigmoid
 from .relu import relu as relu
+from .sigmoid import sigmoid as sigmoid
+from .silu import silu as silu
+from .softplus import softplus as softplus
 from .tanh import tanh as tanh
 
 __all__ = [
     "abs",
+    "gelu",
     "heaviside",
     "leaky_relu",
     "logistic_transform",
+    "logsigmoid",
     "relu",
+    "sigmoid",
+    "silu",
+    "softplus",
     "tanh",
 ]

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import formula, kink, mixture, surrogate
+from momentgen.compiler.stabilise import formula, kink, mixture, piecewise, surrogate
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
@@ -32,6 +32,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = mixture.stable_variants(derivation)
     elif surrogate.applies(derivation):
         variants = list(surrogate.stable_variants(derivation))
+    elif piecewise.applies(derivation):
+        variants = list(piecewise.stable_variants(derivation))
     else:
         raise BuildError(
             derivation.rule.name,

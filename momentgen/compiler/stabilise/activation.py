@@ -242,7 +242,9 @@ def _reach(series: _Series, line: Line | None, side: int, centre: float, kinks: 
 
         def gap(d: float) -> bool:
             point = arb(centre + side * (start + d))
-            return bool(abs(series.coefficients(point, 1)[0] - line.slope * point - line.offset) > arb("1e-19"))
+            dust = 2.0**-52 * (abs(line.slope * point) + abs(line.offset))  # the line's numbers are rounded
+            away = abs(series.coefficients(point, 1)[0] - line.slope * point - line.offset)
+            return bool(away > arb("1e-19") + dust)
 
         if not gap(1e-6) and not gap(0.37):
             return start

@@ -30,15 +30,15 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision, build_graph
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, SmoothTruth
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "applies", "find_atoms", "stable_variants"]
+__all__ = ["Found", "applies", "facts_of", "find_atoms", "stable_variants"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
-_FIT = {"mean": 0.1, "var": 0.1, "partial": 0.05}
+_FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 #: (variances, highest order), cheap first
 _CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 6), (7, 6), (8, 6))
 _FINE = ((9, 6),)
@@ -46,6 +46,8 @@ _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within 
 _PROMISING = 4.0
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
+#: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
+_LEAST, _MOST = (0.6, 1.0), (3.0, 8.0, 25.0, 80.0, 250.0)
 _SWITCHES = (0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08)
 
 
@@ -138,25 +140,38 @@ def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarge
     return AtomTarget(u, values, allowed, -2, (2 * a * a, 2 * a * b, b * b + a * a * start))
 
 
-def find_atoms(f: Activation, choices: tuple[tuple[int, int], ...], switch: float, terms: int) -> Found:
-    """The cheapest atoms of ``choices`` whose fit is within the tolerance's share; the best where none is."""
+def find_atoms(
+    f: Activation,
+    choices: tuple[tuple[int, int], ...],
+    switch: float,
+    terms: int,
+    *,
+    start: float = 0.0,
+) -> Found:
+    """The cheapest atoms of ``choices`` whose fit is within the tolerance's share; the best where none is.
+
+    Args:
+        f: what to fit.
+        choices: (number of variances, highest order), cheap first.
+        switch: v*, from where on the second moment is used.
+        terms: of the local form, for the record.
+        start: the variance from where on the mean is used: 0, or v*.
+    """
     u = _grid(f)
     sides = Side(f, 1), Side(f, -1)
-    mean_target = _mean_target(f, sides[0], u, 0.0)
+    mean_target = _mean_target(f, sides[0], u, start)
     seconds = [_second_target(f, side, u, switch) for side in sides]
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=0, atol=1e-3 * seconds[0].allowed[0])
-    targets = [(mean_target, 0.0), *((target, switch) for target in (seconds[:1] if even else seconds))]
+    targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
 
     def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
-        fits = [fit_atoms(target, tuple(tau + start for tau in taus), high, rounds) for target, start in targets]
+        fits = [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds) for target, v in targets]
         return max(fit.share for fit in fits), fits
 
     best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
     for count, high in choices:
-        spreads = [tuple(1 / np.geomspace(low, top, count) ** 2 * f.length**2) for low, top in _SPREADS]
-        spreads = [tuple(float(np.float32(tau)) for tau in taus) for taus in spreads]
-        rough = sorted((tried(taus, high, 1)[0], taus) for taus in spreads)
-        if rough[0][0] > _PROMISING and count != choices[-1][0]:
+        rough = sorted((tried(taus, high, 1)[0], taus) for taus in _spreads(f, count, start))
+        if rough[0][0] > _PROMISING and (best is not None or (count, high) != choices[-1]):
             continue
         share, fits = tried(rough[0][1], high, _ROUNDS)
         if best is None or share < best[0]:
@@ -168,6 +183,17 @@ def find_atoms(f: Activation, choices: tuple[tuple[int, int], ...], switch: floa
     share, taus, fits = best
     second = fits[1], fits[-1]
     return Found(_atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+
+
+def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
+    """Sets of variances to try, float32 numbers."""
+    if not start:
+        tables = [f.length**2 / np.geomspace(low, top, count) ** 2 for low, top in _SPREADS]
+    elif count == 1:
+        tables = [np.zeros(1)]
+    else:
+        tables = [start * (np.geomspace(low, top, count) - 1.0) for low in _LEAST for top in _MOST]
+    return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
 
 
 def _atom_sum(
@@ -198,7 +224,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    truth = SmoothTruth(f)
+    truth = QuadratureTruth(f)
     terms = 6
     switch, left_out = find_switch(f, terms)
     found = find_atoms(f, _CHOICES, switch, terms)
@@ -214,12 +240,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         truth=truth,
         measure=measure_for(f, truth),
         goal=1.0,
-        aim=0.8,
+        aim=0.9,
         unit="tolerance",
         slack=MEAN,
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
-        facts=_facts(f, found, fine, left_out),
+        facts={**facts_of(f, found, fine), "local_terms": terms, "local_form_leaves_out": _digits(left_out)},
         doc=(
             f"a sum of atoms of {len(found.atoms.taus)} variances; below v = {switch:.4g} the Hermite expansion of "
             f"the variance, {terms} terms"
@@ -228,15 +254,14 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     )
 
 
-def _facts(f: Activation, found: Found, fine: Found, left_out: float) -> dict[str, Any]:
+def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
+    """What the certificate says of the function and its surrogates."""
     return {
         "lipschitz": f.lipschitz,
         "range": f.span,
         "length": f.length,
         "centre": f.centre,
         "switch": found.atoms.switch,
-        "local_terms": found.atoms.terms,
-        "local_form_leaves_out": _digits(left_out),
         "atoms": _atom_facts(found),
         "atoms_float64": _atom_facts(fine),
     }

@@ -81,9 +81,16 @@ class AtomSum:
 
 
 class SurrogateWriter:
-    """Writes the values that outputs and partials share."""
+    """Writes the values that outputs and partials share.
 
-    def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision) -> None:
+    Args:
+        graph: with inputs ``mean`` and ``var``.
+        atoms: f, or f smoothed by the variance v*.
+        precision: of the graph.
+        held: whether the global form is only right from v* on, and is evaluated at v* below.
+    """
+
+    def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, held: bool = False) -> None:
         self.g, self.atoms, self.precision = graph, atoms, precision
         g = graph
         self.fits: list[Polynomial] = []
@@ -98,13 +105,13 @@ class SurrogateWriter:
         self.little = g.select(self.near, self.v, zero)
         # Far out only what grows counts, and that is homogeneous: sums there must not overflow on the way.
         self.shrunk: tuple[int, int] | None = None
-        self.wide = self.v
+        self.wide = g.select(self.near, g.const(atoms.switch), self.v) if held else self.v
         if precision.scaled and not atoms.bounded:
             huge = g.lt(g.const(mpmath.mpf(2) ** 100), self.v)
             down = g.select(huge, g.const(mpmath.mpf(2) ** -8), one)
             up = g.select(huge, g.const(mpmath.mpf(2) ** 8), one)
             self.shrunk = down, up
-            self.wide = g.mul(g.mul(self.v, down), down)
+            self.wide = g.mul(g.mul(self.wide, down), down)
             size = g.mul(size, down)
         self.size = size
         self.turn = g.comment(g.select(self.negative, one, g.const(-1)), "direction of u")
@@ -159,12 +166,13 @@ class SurrogateWriter:
     def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> int | None:
         """Σ c_kn T_(n + shift), of the orders of one parity if asked; None where there are none."""
         g, found = self.g, None
-        for k, row in enumerate(coefficients):
-            for n, c in enumerate(row, start=low):
+        # High orders first: they are small, and what rounding costs grows with the sum so far.
+        for n in reversed(range(low, low + coefficients.shape[1])):
+            for k, c in enumerate(coefficients[:, n - low].tolist()):
                 if c == 0 or (parity is not None and n % 2 != parity):
                     continue
                 term = self.order(k, n + shift)
-                found = g.mul(g.const(float(c)), term) if found is None else g.madd(g.const(float(c)), term, found)
+                found = g.mul(g.const(c), term) if found is None else g.madd(g.const(c), term, found)
         return found
 
     def d(self, j: int) -> int:
@@ -249,6 +257,10 @@ class SurrogateWriter:
             "dvar_dvar": by_v,
         }
 
+    def local_mean(self) -> int:
+        """The mean on either side of v*: where f is smooth, the same."""
+        return self.mean()
+
     def local_variance(self) -> int:
         """v (D_1² + v/2 (D_2² + v/3 (...)))."""
         g, total = self.g, self.g.const(0)
@@ -279,7 +291,7 @@ class SurrogateWriter:
         """All outputs named."""
         g = self.g
         if outputs == OUTPUTS:
-            g.output("mean", self.mean())
+            g.output("mean", self.local_mean())
             g.output("var", g.select(self.near, self.local_variance(), self.global_variance()))
             return
         far = self.global_partials()

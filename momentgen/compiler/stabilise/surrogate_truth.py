@@ -15,9 +15,10 @@ import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.differences import Differences
 from momentgen.compiler.stabilise.smoothing import SMALL, Side
 
-__all__ = ["BallTruth", "SmoothTruth"]
+__all__ = ["BallTruth", "QuadratureTruth"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -25,8 +26,8 @@ _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _ODD = ("dmean_dmu", "dvar_dmu")  # change sign with the direction of u
 
 
-class SmoothTruth:
-    """The outputs in float64, to some 1e-13 of the scales they are measured in."""
+class QuadratureTruth:
+    """The outputs of an f that follows a line on either side, in float64, to some 1e-13 of their scales."""
 
     def __init__(self, f: Activation) -> None:
         self.f = f
@@ -52,21 +53,24 @@ class SmoothTruth:
         for sign in (1, -1):
             for little in (True, False):
                 chosen = (right == (sign < 0)) & (small == little) & (var > 0)
-                if not self.sides[sign].smooth and little:
-                    chosen = np.zeros_like(chosen)
-                elif not self.sides[sign].smooth:
-                    chosen = (right == (sign < 0)) & (var > 0)
                 if chosen.any():
                     part = self.side_outputs(sign, mean[chosen], var[chosen], little)
                     for name, values in part.items():
                         result[name][chosen] = values
         return result
 
+    @cached_property
+    def differences(self) -> Differences:
+        """For small sigma, where f has kinks."""
+        return Differences(self.f)
+
     def side_outputs(self, sign: int, mean: F64, var: F64, little: bool) -> dict[str, F64]:
         """At points on one side of the centre, all with sigma small or all not."""
         side = self.sides[sign]
         u, near = sign * (mean - self.f.centre), side.near
         out: dict[str, F64] = {}
+        if little and not side.smooth:
+            return self.differences.outputs(mean, var)
         if little:
             d = side.small(u, var)
             d[1] += near.slope
