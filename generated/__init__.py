@@ -6,7 +6,9 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .erf import erf as erf
 from .gelu import gelu as gelu
+from .gelu_tanh import gelu_tanh as gelu_tanh
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
@@ -19,7 +21,9 @@ from .tanh import tanh as tanh
 
 __all__ = [
     "abs",
+    "erf",
     "gelu",
+    "gelu_tanh",
     "heaviside",
     "leaky_relu",
     "logistic_transform",

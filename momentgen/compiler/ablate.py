@@ -77,8 +77,9 @@ class _Search:
 
     def candidates(self) -> list[int]:
         """Nodes that can be demoted one by one; a constant follows the node that uses it."""
-        kinds = CONDITIONS | _LEAVES | {"const"}
-        return [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
+        kinds, suspects = CONDITIONS | _LEAVES | {"const"}, self.graph.suspects
+        found = [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
+        return [i for i in found if i in suspects] if suspects else found
 
     def always(self) -> frozenset[int]:
         """Nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused."""

@@ -45,6 +45,8 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: dict[str, int] = {}
         self.comments: dict[int, str] = {}
+        #: nodes that may be worth a second word; empty: any of them (a hint that shortens ablation)
+        self.suspects: set[int] = set()
         self._seen: dict[Node, int] = {}
 
     def _add(self, kind: str, *args: int, payload: Any = None) -> int:

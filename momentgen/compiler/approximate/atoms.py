@@ -39,7 +39,7 @@ class AtomTarget:
         u: points, shape (n,).
         values: the function and its first two derivatives there, shape (n, 3).
         allowed: the error allowed to each of the three.
-        low: the lowest order, -1 or -2.
+        low: the lowest order, -2 to 1.
         far: totals of the coefficients of orders low..0 that the growth at +oo asks for, Σ_k c_k,n (and for the
             value of a quadratic, Σ_k (c_k,0 + tau_k c_k,-2/2)).
     """

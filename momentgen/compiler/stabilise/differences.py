@@ -27,10 +27,10 @@ class Differences:
 
     def __init__(self, f: Activation) -> None:
         self.f = f
-        self.at_kinks = [
-            [np.array([float(c) for c in f.taylor(j, kink, _TERMS)]) for j in (i, i + 1)]
-            for i, kink in enumerate(f.kinks)
-        ]
+        self.at_kinks = []
+        for i, kink in enumerate(f.kinks):
+            left, right = (f.taylor(j, kink, _TERMS) for j in (i, i + 1))
+            self.at_kinks.append(np.array([float(b - a) for a, b in zip(left, right, strict=True)]))
 
     def outputs(self, mean: F64, var: F64) -> dict[str, F64]:
         """The outputs; shapes (n,)."""
@@ -49,9 +49,8 @@ class Differences:
             half = (high - low) / 2
             z = (low + high)[:, None] / 2 + half[:, None] * _NODES[0]
             weight = half[:, None] * _NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-            middle = mean + sigma * (low + high) / 2
             # Apart from the tangent, whose odd moments are zero and would only leave their rounding.
-            rest, line = self.difference(mean, sigma, z, series, home, middle), series[:, 1:2] * sigma[:, None] * z
+            rest, line = self.difference(mean, sigma, z, series, home), series[:, 1:2] * sigma[:, None] * z
             d, h = rest + line, z * z - 1
             for row, term in enumerate((rest, d * d, d * z, rest * h, rest * (d + line) * z, d * d * h)):
                 sums[row] += (weight * term).sum(axis=1)
@@ -65,22 +64,19 @@ class Differences:
             "dvar_dvar": (square2 / 2 - one * second) / var,
         }
 
-    def difference(
-        self, mean: F64, sigma: F64, z: F64, series: F64, home: npt.NDArray[np.int64], middle: F64
-    ) -> F64:
+    def difference(self, mean: F64, sigma: F64, z: F64, series: F64, home: npt.NDArray[np.int64]) -> F64:
         """f(mu + sigma z) less the tangent at mu on a panel that no kink divides; z has shape (n, nodes)."""
         step = sigma[:, None] * z
         total = _horner(series, step, 2)
+        middle = (z[:, 0] + z[:, -1]) / 2  # in z: mu + sigma z may round to mu
         for i, kink in enumerate(self.f.kinks):
             gap = (kink - mean)[:, None]
-            left, right = self.at_kinks[i]
-            after, before = (np.broadcast_to(c, (mean.size, _TERMS)) for c in (right, left))
-            beyond = step - gap  # x - kink
-            jump = right[0] - left[0]
-            # Up to the kink on this side's series, from there on the other side's.
-            up = jump + _horner(after, beyond) - _horner(before, beyond)
-            total = total + np.where(((home <= i) & (middle > kink))[:, None], up, 0.0)
-            total = total - np.where(((home > i) & (middle < kink))[:, None], up, 0.0)
+            series_here, at = self.at_kinks[i], gap[:, 0] / sigma
+            sign = np.where((home <= i) & (middle > at), 1.0, 0.0) - np.where((home > i) & (middle < at), 1.0, 0.0)
+            # What the branches differ by, x - kink beyond the kink.
+            beyond = np.where(sign[:, None] == 0, 0.0, step - gap)
+            up = series_here[0] + _horner(np.broadcast_to(series_here, (mean.size, _TERMS)), beyond)
+            total = total + sign[:, None] * up
         return total
 
 

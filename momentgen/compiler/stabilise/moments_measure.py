@@ -5,7 +5,8 @@ r"""The tolerance that general activations are measured by, from what f is: stee
 - partials: 1e-4 of the largest value that the partial takes over all mu at that variance;
 - where f has no Lipschitz constant (exp, square): relative to the exact value, 1e-5 and for partials 1e-4.
 
-Below the normal range of float32, 2^-126 is allowed.
+Below the normal range of float32, 2^-126 is allowed, and to the partials of the variance, which contain v times a
+partial of the mean, (1 + v) 2^-126.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class MomentsMeasure:
             below, above = np.minimum(position, 0.0), np.maximum(position - (len(table) - 1), 0.0)
             inner = inner + below * (table[1] - table[0]) + above * (table[-1] - table[-2])
             limit = PARTIAL * np.exp2(np.clip(inner, -1000, 1000))
+            if output.startswith("dvar"):  # they contain v times a partial of the mean
+                limit = np.maximum(limit, _SMALLEST * (1 + var))
         return np.maximum(limit, _SMALLEST)
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:

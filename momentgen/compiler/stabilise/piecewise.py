@@ -22,7 +22,7 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, m
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import x
@@ -35,7 +35,9 @@ _FINE = ((8, 8),)
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation
-_DEGREE, _TERMS, _HEAT = 11, 7, 5
+#: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
+_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5))
+_LADDER_FINE = (18, 11, 9)
 
 
 def applies(derivation: Derivation) -> bool:
@@ -100,9 +102,12 @@ def _switches(f: Activation) -> tuple[float, ...]:
     return tuple(float(np.float32(s * s)) for s in sigmas)
 
 
-def _local_error(f: Activation, branches: Branches, found: Found, measure: MomentsMeasure, truth: Any) -> float:
+def _local_error(f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: Any) -> float:
     """The local form's largest error just below the switch, over the tolerance."""
-    switch = found.atoms.switch
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    none = np.zeros((1, 1))
+    atoms = AtomSum(f.centre, f.left, f.right, (0.0,), none, (none, none), (0, 0), switch, 0)
     sigma = math.sqrt(switch)
     spread = np.linspace(-6, 6, 61)
     points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
@@ -111,7 +116,7 @@ def _local_error(f: Activation, branches: Branches, found: Found, measure: Momen
     exact = truth(mean, var, {})
     worst = 0.0
     for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = build_piecewise(found.atoms, branches, FLOAT64, outputs)
+        graph, _ = build_piecewise(atoms, branches, FLOAT64, outputs)
         values = evaluate_float64(graph, {"mean": mean, "var": var})
         for name, index in graph.outputs.items():
             computed = np.broadcast_to(values[index], mean.shape)
@@ -125,14 +130,20 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
     Raises:
         BuildError: if there is none, with how far each form was off.
     """
-    branches = branches_of(f, rule_f, degree=_DEGREE, terms=_TERMS, heat=_HEAT)
+    ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
     tried = []
     for switch in _switches(f):
-        found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch, 0, start=switch)
-        local = _local_error(f, branches, found, measure, truth) if found.share <= 1.5 else math.inf
-        if found.share <= 1.0 and local <= _LOCAL:
-            return found, branches, local
-        tried.append((switch, found.share, local))
+        for branches in ladder:
+            local = _local_error(f, branches, switch, measure, truth)
+            if local <= _LOCAL:
+                break
+        share = math.inf
+        if local <= _LOCAL:
+            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch, 0, start=switch)
+            if found.share <= 1.0:
+                return found, branches, local
+            share = found.share
+        tried.append((switch, share, local))
     shown = "; ".join(f"v* = {v:.4g}: fit {a:.3g}, local {b:.3g}" for v, a, b in tried)
     raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
 
@@ -155,7 +166,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     found, branches, local = _choose(f, rule.f, measure, truth)
     switch = found.atoms.switch
     fine = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _FINE, switch, 0, start=switch)
-    more = branches_of(f, rule.f, degree=_DEGREE + 7, terms=_TERMS + 4, heat=_HEAT + 4)
+    degree, terms, heat = _LADDER_FINE
+    more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     for suffix, one, parts, precision in (("", found, branches, FLOAT32), ("64", fine, more, FLOAT64)):

@@ -26,7 +26,6 @@ import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.kink_graph import _CENTRE, _core
 from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
 from momentgen.errors import BuildError
@@ -75,7 +74,7 @@ class PiecewiseWriter(SurrogateWriter):
         self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
         inverse = g.select(self.degenerate, zero, g.recip(root))
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
-        cap = g.const(mpmath.mpf(2) ** 63)
+        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
         self.below = [
             g.le(self.mu, g.const(k)) if closed else g.lt(self.mu, g.const(k))
@@ -164,15 +163,10 @@ class PiecewiseWriter(SurrogateWriter):
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
+        # At v = 0 nothing is beyond a kink.
+        e = g.select(self.degenerate, g.const(0), e)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        j: dict[int, int] = {}
-        for n in (top, top - 1):
-            core = _core(n, self.precision.reach, self.precision.fit, 4.0)
-            self.fits.append(core)
-            value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
-            for _ in range(n + 1):
-                value = g.mul(value, u)
-            j[n] = value
+        j = {n: self.mills(n, u) for n in (top, top - 1)}
         for n in range(top - 2, -1, -1):
             j[n] = g.madd(t, j[n + 1], g.mul(j[n + 2], g.const(n + 2)))
         with mpmath.workdps(40):

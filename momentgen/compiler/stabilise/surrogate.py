@@ -113,8 +113,9 @@ def _mean_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
         _FIT["var"] * VARIANCE / 2 * f.lipschitz,
         _FIT["partial"] * PARTIAL * (f.bend if not start else f.lipschitz / root),
     )
-    if side.far.slope == 0:  # atoms that grow would have to cancel at large sigma
-        return AtomTarget(u, values, allowed, 0, (side.far.offset,))
+    if side.far.slope == 0:  # atoms that outgrow f would have to cancel at large sigma
+        low = 0 if side.far.offset else 1
+        return AtomTarget(u, values, allowed, low, (side.far.offset,) if low == 0 else ())
     return AtomTarget(u, values, allowed, -1, (side.far.slope, side.far.offset))
 
 
@@ -136,7 +137,7 @@ def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarge
     )
     a, b = side.far.slope, side.far.offset
     if a == 0:
-        return AtomTarget(u, values, allowed, 0, (b * b,))
+        return AtomTarget(u, values, allowed, 0 if b else 1, (b * b,) if b else ())
     return AtomTarget(u, values, allowed, -2, (2 * a * a, 2 * a * b, b * b + a * a * start))
 
 

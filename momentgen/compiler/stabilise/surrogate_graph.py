@@ -7,7 +7,7 @@ With u = -|mu - centre|, f = near line + F̃(u) and D_j = d^j E F̃/du^j, all of
     local    V = Σ_{k>=1} v^k/k! (a [k=1] + D_k)²                     v < v*
 
 The local form is the Hermite expansion of Var f: every term is positive, nothing cancels as v -> 0.  Atoms are seen
-from their tail only, t = |u|/w >= 0, w² = v + tau, through exp(-t²/2) and one fitted polynomial,
+from their tail only, t = |u|/w >= 0, w² = v + tau, through exp(-t²/2) and fitted polynomials,
 
     T_-2 = w² φ J_2,   T_-1 = w φ J_1,   T_0 = φ J_0,   T_1 = φ/w,   T_(n+1) = (t/w) T_n - (n - 1)/w² T_(n-1).
 
@@ -106,7 +106,7 @@ class SurrogateWriter:
         # Far out only what grows counts, and that is homogeneous: sums there must not overflow on the way.
         self.shrunk: tuple[int, int] | None = None
         self.wide = g.select(self.near, g.const(atoms.switch), self.v) if held else self.v
-        if precision.scaled and not atoms.bounded:
+        if precision.scaled and atoms.left.slope != atoms.right.slope:
             huge = g.lt(g.const(mpmath.mpf(2) ** 100), self.v)
             down = g.select(huge, g.const(mpmath.mpf(2) ** -8), one)
             up = g.select(huge, g.const(mpmath.mpf(2) ** 8), one)
@@ -130,29 +130,47 @@ class SurrogateWriter:
         """T_n, as far as they are needed; started here, continued by :meth:`order`."""
         g, reach = self.g, self.g.const(self.precision.reach)
         w2 = g.add(self.wide, g.const(tau))
-        r = g.recip(g.sqrt(w2))
+        w = g.sqrt(w2)
+        r = g.recip(w)
         raw = g.mul(self.size, r)
-        t = g.select(g.lt(reach, raw), reach, raw)
-        h = g.mul(t, t)
+        beyond = g.lt(reach, raw)
+        t = g.select(beyond, reach, raw)
+        # Not t², which would double the rounding of the root in the exponent.
+        direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
+        h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
         exponent = g.mul(h, g.const(-0.5))
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
-        core = _core(2, self.precision.reach, self.precision.fit, 4.0)
-        self.fits.append(core)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        j2 = g.mul(g.mul(g.mul(g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients), u), u), u)
         with mpmath.workdps(40):
             density = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
-        two = g.const(2)
-        j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), g.recip(g.add(h, g.const(1))))
-        j0 = g.madd(t, j1, g.mul(j2, two))
-        w = g.mul(w2, r)
-        table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
+        table: dict[int, int] = {}
+        if min(self.atoms.lows) < 0:
+            # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
+            j2, two = self.mills(2, u), g.const(2)
+            j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), g.recip(g.add(h, g.const(1))))
+            j0 = g.madd(t, j1, g.mul(j2, two))
+            table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
+            # What the mean far from the centre, of the order of sigma, owes its last digits to.
+            self.g.suspects |= {w2, w, r, t, direct, h, exponent, e, j1, g.mul(e, j1), table[-1], table[0]}
+            self.g.suspects |= {*g.nodes[direct].args, *g.nodes[j1].args, g.nodes[e].args[0]}
+        elif min(self.atoms.lows) == 0:
+            table[0] = g.mul(e, self.mills(0, u))
         table[1] = g.mul(g.mul(e, density), r)
         table[100] = g.mul(t, r)  # u/w² and 1/w² of the recursion
         table[101] = g.mul(r, r)
         return table
+
+    def mills(self, n: int, u: int) -> int:
+        """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4)."""
+        g = self.g
+        core = _core(n, self.precision.reach, self.precision.fit, 4.0)
+        self.fits.append(core)
+        value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
+        for _ in range(n + 1):
+            value = g.mul(value, u)
+        return value
 
     def order(self, atom: int, n: int) -> int:
         """T_n of an atom."""
@@ -173,6 +191,8 @@ class SurrogateWriter:
                     continue
                 term = self.order(k, n + shift)
                 found = g.mul(g.const(c), term) if found is None else g.madd(g.const(c), term, found)
+                if shift == 0 and n <= 0 and parity is not None:
+                    g.suspects.add(found)
         return found
 
     def d(self, j: int) -> int:
@@ -217,7 +237,10 @@ class SurrogateWriter:
             d0 = g.mul(d0, self.shrunk[1])
         offset = self.by_side(atoms.left.offset, atoms.right.offset)
         slope = self.by_side(atoms.left.slope, atoms.right.slope)
-        return g.add(g.madd(slope, self.mu, offset), d0)
+        line = g.madd(slope, self.mu, offset)
+        mean = g.add(line, d0)
+        g.suspects.add(d0)  # not the line: a second word of a sum that overflows would be NaN
+        return mean
 
     def gain(self, k: int) -> int:
         """D_k with the line's slope."""
@@ -246,7 +269,7 @@ class SurrogateWriter:
         second = d2
         if not self.atoms.bounded:
             twice = g.mul(two, a)
-            by_mu = g.madd(g.mul(twice, v), d2, by_mu)
+            by_mu = g.madd(twice, g.mul(v, d2), by_mu)
             by_v = g.madd(a, g.madd(v, self.d(3), g.madd(two, d1, a)), by_v)
         if self.shrunk is not None:
             by_mu, second = g.mul(by_mu, self.shrunk[1]), g.mul(d2, self.shrunk[0])
@@ -291,8 +314,9 @@ class SurrogateWriter:
         """All outputs named."""
         g = self.g
         if outputs == OUTPUTS:
-            g.output("mean", self.local_mean())
-            g.output("var", g.select(self.near, self.local_variance(), self.global_variance()))
+            var = g.select(self.near, self.local_variance(), self.global_variance())
+            for name, value in (("mean", self.local_mean()), ("var", var)):
+                g.output(name, g.select(g.eq(self.mu, self.mu), value, self.mu))  # NaN stays NaN
             return
         far = self.global_partials()
         close: Mapping[str, int] = self.local_partials()
