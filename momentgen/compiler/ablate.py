@@ -75,11 +75,11 @@ class _Search:
                 varying.add(index)
         return varying
 
-    def candidates(self) -> list[int]:
+    def candidates(self, *, suspects: bool = True) -> list[int]:
         """Nodes that can be demoted one by one; a constant follows the node that uses it."""
-        kinds, suspects = CONDITIONS | _LEAVES | {"const"}, self.graph.suspects
+        kinds, named = CONDITIONS | _LEAVES | {"const"}, self.graph.suspects
         found = [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
-        return [i for i in found if i in suspects] if suspects else found
+        return [i for i in found if i in named] if named and suspects else found
 
     def always(self) -> frozenset[int]:
         """Nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused."""
@@ -137,6 +137,9 @@ def choose(graph: Graph, name: str, calibrations: Sequence[Calibration], goal: f
 
     if nothing.worst <= goal:
         return chosen(nothing)
+    if everything.worst > goal and graph.suspects:
+        candidates = search.candidates(suspects=False)
+        everything = search.try_(frozenset(candidates))
     if everything.worst > goal:
         return chosen(everything)
     rate: dict[int, float] = {}  # loss for each operation saved

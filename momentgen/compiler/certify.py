@@ -233,6 +233,7 @@ def check_promises(
     vanishes: bool,
     seed: int,
     slack: float = 0.0,
+    reach: float = np.inf,
 ) -> int:
     """What holds for every input, whatever the accuracy.
 
@@ -248,6 +249,7 @@ def check_promises(
         ulps: how far the mean may be from f(mean) at v = 0.
         seed: of the points.
         slack: how far it may be beyond that, over max(1, |f(mean)|).
+        reach: the largest |mean| for which that is demanded.
 
     Returns:
         How many points were checked.
@@ -281,7 +283,7 @@ def check_promises(
             allowed = np.maximum(slack * np.maximum(1.0, np.abs(want)), 2.0**-126)
             near = np.abs(at_zero["mean"].astype(np.float64) - want) <= allowed
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
-        near |= np.abs(want) > LARGEST
+        near |= (np.abs(want) > LARGEST) | (np.abs(certain) > reach)
         demand(near, "the mean f(mean) at var = 0", (certain, zero))
     if vanishes:
         demand(at_zero["var"] == 0, "a variance of 0 at var = 0", (certain, zero))

@@ -197,6 +197,9 @@ class _Lowering:
             return _Carried(self.exp_factor(args[0], *node.payload))
         if kind == "exp_mantissa":
             return self.exp_mantissa(args[0], wide)
+        if kind == "round":
+            magic = b.f32(_MAGIC)
+            return _Carried(b.sub(b.add(self.single(args[0]), magic), magic))
         if kind == "square_difference":
             return self.square_difference(*(self.carried[a] for a in args))
         if kind == "select":

@@ -29,6 +29,7 @@ from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import DOMAIN, Points, calibration_points, near_points, seed_of
 from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph
+from momentgen.compiler.recheck import recheck
 from momentgen.compiler.stabilise import Stable, stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -135,6 +136,8 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         for known in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
             if not measured.hard:
                 measured = measure_at(stable, runner, params_of, known, measured)
+        if not measured.hard:
+            measured = recheck(stable, runner, params_of(stable.settings[0]), measured, seed=seed_of(rule.name))
         bounds = measured.bounds
         if not measured.hard:
             checked = 0
@@ -149,6 +152,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     vanishes=stable.vanishes,
                     seed=seed,
                     slack=stable.slack,
+                    reach=stable.reach,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(

@@ -136,6 +136,10 @@ class Graph:
     def abs(self, a: int) -> int:
         return self._add("abs", a)
 
+    def round(self, a: int) -> int:
+        """The nearest whole number, ties to even; |a| < 2^22."""
+        return self._add("round", a)
+
     def square_difference(self, x: int, w: int, square: int, rest: int) -> int:
         """x² - (square + rest)·w, right to its last place also where it nearly cancels."""
         return self._add("square_difference", x, w, square, rest)
@@ -218,6 +222,7 @@ def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
         "recip": lambda a: one / a,
         "sqrt": mpmath.sqrt,
         "neg": lambda a: -a,
+        "round": mpmath.nint,
         "abs": abs,
         "exp_mantissa": mpmath.exp,
         "lt": lambda a, b: a < b,
@@ -249,6 +254,7 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
         "recip": lambda a: 1.0 / a,
         "sqrt": np.sqrt,
         "neg": np.negative,
+        "round": np.rint,
         "abs": np.abs,
         "exp_mantissa": np.exp,
         "lt": np.less,

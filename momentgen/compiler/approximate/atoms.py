@@ -26,7 +26,7 @@ import numpy.typing as npt
 __all__ = ["AtomFit", "AtomTarget", "atoms", "fit_atoms"]
 
 F64 = npt.NDArray[np.float64]
-_ROUNDING = 2.0**-24
+_ROUNDING = 1.5 * 2.0**-24  # what a unit coefficient costs: its own rounding, the atom's and the sum's
 _ROUNDS = 8
 _erfc = np.vectorize(math.erfc, otypes=[float])
 

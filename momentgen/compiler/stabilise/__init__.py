@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import formula, kink, mixture, piecewise, surrogate
+from momentgen.compiler.stabilise import entire, formula, kink, mixture, piecewise, surrogate
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
@@ -30,6 +30,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = kink.stable_variants(derivation)
     elif mixture.applies(derivation):
         variants = mixture.stable_variants(derivation)
+    elif entire.applies(derivation):
+        variants = list(entire.stable_variants(derivation))
     elif surrogate.applies(derivation):
         variants = list(surrogate.stable_variants(derivation))
     elif piecewise.applies(derivation):

@@ -23,7 +23,7 @@ from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewi
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
-from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
@@ -183,6 +183,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         aim=0.9,
         unit="tolerance",
         slack=MEAN,
+        rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
         facts={**facts_of(f, found, fine), "local_form_leaves_out": float(f"{local:.3g}")},

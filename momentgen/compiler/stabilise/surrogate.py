@@ -244,6 +244,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         aim=0.9,
         unit="tolerance",
         slack=MEAN,
+        rigorous=BallTruth(f),
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
         facts={**facts_of(f, found, fine), "local_terms": terms, "local_form_leaves_out": _digits(left_out)},
