@@ -104,7 +104,10 @@ class Accuracy:
 
     Either goals in ulp, one a variant, for outputs and partials alike; or
     absolute goals for ``mean`` and ``var`` everywhere, and a relative one for
-    ``var`` inside ``var_rel_domain``.
+    ``var`` inside ``var_rel_domain``; or, with ``moments``, what follows from how
+    steep f is and how far it ranges: see
+    :mod:`momentgen.compiler.stabilise.moments_measure`.  A rule that says nothing
+    is held to ulp where f is homogeneous, and to ``moments`` elsewhere.
     """
 
     ulp: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -112,6 +115,7 @@ class Accuracy:
     var_abs: float | None = None
     var_rel: float | None = None
     var_rel_domain: InputBox | None = None
+    moments: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class Rule:
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
     variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
     surrogate: ScaleMixture | None = None
-    accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0})
+    accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0}, moments=True)
     citation: str = ""
     doc: str = ""
     digest: str = field(default="", compare=False)
@@ -366,8 +370,8 @@ class _Checker:
             raise self.error(f"accuracy must be an Accuracy, got {type(goal).__name__}")
         goals = {**{f"ulp[{k}]": w for k, w in self.mapping("accuracy.ulp", goal.ulp)}}
         goals |= {k: getattr(goal, k) for k in ("mean_abs", "var_abs", "var_rel") if getattr(goal, k) is not None}
-        if not goals:
-            raise self.error("accuracy states no goal: give ulp or mean_abs and var_abs")
+        if not goals and not goal.moments:
+            raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, or moments")
         for key, value in goals.items():
             if not value > 0:
                 raise self.error(f"accuracy: {key} must be positive, got {value!r}")

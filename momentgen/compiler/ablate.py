@@ -80,10 +80,11 @@ class _Search:
                 varying.add(index)
         return varying
 
-    def candidates(self) -> list[int]:
+    def candidates(self, *, suspects: bool = True) -> list[int]:
         """Nodes that can be demoted one by one; a constant follows the node that uses it."""
-        kinds = CONDITIONS | _LEAVES | {"const"}
-        return [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
+        kinds, named = CONDITIONS | _LEAVES | {"const"}, self.graph.suspects
+        found = [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
+        return [i for i in found if i in named] if named and suspects else found
 
     def always(self) -> frozenset[int]:
         """Nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused."""
@@ -144,6 +145,9 @@ def choose(
 
     if nothing.worst <= goal:
         return chosen(nothing)
+    if everything.worst > goal and graph.suspects:
+        candidates = search.candidates(suspects=False)
+        everything = search.try_(frozenset(candidates))
     if everything.worst > goal:
         return chosen(everything)
     if not order:

@@ -254,8 +254,9 @@ def check_promises(
     *,
     ulps: float,
     vanishes: bool,
-    zero_abs: float = 0.0,
     seed: int,
+    slack: float = 0.0,
+    reach: float = np.inf,
 ) -> int:
     """What holds for every input, whatever the accuracy.
 
@@ -269,8 +270,9 @@ def check_promises(
         f: the activation on float64 arrays, one an input; None where a variant does not reproduce it at v = 0.
         vanishes: whether the variance is 0 at v = 0.
         ulps: how far the mean may be from f(mean) at v = 0.
-        zero_abs: or how far absolutely.
         seed: of the points.
+        slack: how far it may be beyond that, over max(1, |f(mean)|).
+        reach: the largest |mean| for which that is demanded.
 
     Returns:
         How many points were checked.
@@ -300,9 +302,10 @@ def check_promises(
     if f is not None:
         with np.errstate(all="ignore"):
             want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
-            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= max(2.0**-126, zero_abs)
+            allowed = np.maximum(slack * np.maximum(1.0, np.abs(want)), 2.0**-126)
+            near = np.abs(at_zero["mean"].astype(np.float64) - want) <= allowed
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
-        near |= np.abs(want) > LARGEST
+        near |= (np.abs(want) > LARGEST) | (np.abs(certain[0]) > reach)
         demand(near, "the mean f(mean) at var = 0", certain)
     if vanishes:
         demand(at_zero["var"] == 0, "a variance of 0 at var = 0", certain)

@@ -185,6 +185,9 @@ class _Lowering:
                 return _Carried(b.fma(self.single(args[0]), self.single(args[1]), moved))
             p, e = self.product(self.carried[args[0]], self.carried[args[1]], False)
             return _Carried(p, self.plus(e, moved))
+        if kind == "round":
+            magic = b.f32(_MAGIC)
+            return _Carried(b.sub(b.add(self.single(args[0]), magic), magic))
         if kind == "square_difference":
             return self.square_difference(*(self.carried[a] for a in args))
         if kind == "select":

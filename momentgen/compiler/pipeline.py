@@ -29,6 +29,7 @@ from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import Points, seed_of
 from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph
+from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import BuildError
@@ -146,6 +147,8 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         for known in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
             if not measured.hard:
                 measured = measure_at(stable, runner, params_of, known, measured)
+        if not measured.hard:
+            measured = recheck(stable, runner, params_of(stable.settings[0]), measured, seed=seed_of(rule.name))
         bounds = measured.bounds
         if not measured.hard:
             checked = 0
@@ -158,8 +161,9 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     f,
                     ulps=ulps,
                     vanishes=stable.vanishes,
-                    zero_abs=stable.zero_abs,
                     seed=seed,
+                    slack=stable.slack,
+                    reach=stable.reach,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(

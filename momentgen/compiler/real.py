@@ -45,6 +45,8 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: dict[str, int] = {}
         self.comments: dict[int, str] = {}
+        #: nodes that may be worth a second word; empty: any of them (a hint that shortens ablation)
+        self.suspects: set[int] = set()
         self._seen: dict[Node, int] = {}
 
     def _add(self, kind: str, *args: int, payload: Any = None) -> int:
@@ -154,6 +156,10 @@ class Graph:
     def abs(self, a: int) -> int:
         return self._add("abs", a)
 
+    def round(self, a: int) -> int:
+        """The nearest whole number, ties to even; |a| < 2^22."""
+        return self._add("round", a)
+
     def square_difference(self, x: int, w: int, square: int, rest: int) -> int:
         """x² - (square + rest)·w, right to its last place also where it nearly cancels."""
         return self._add("square_difference", x, w, square, rest)
@@ -245,6 +251,7 @@ def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
         "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": mpmath.sqrt,
         "neg": lambda a: -a,
+        "round": mpmath.nint,
         "abs": abs,
         "exp_mantissa": mpmath.exp,
         "times_exp_mantissa": lambda a, x: a * mpmath.exp(x),
@@ -282,6 +289,7 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
         "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": np.sqrt,
         "neg": np.negative,
+        "round": np.rint,
         "abs": np.abs,
         "exp_mantissa": np.exp,
         "times_exp_mantissa": lambda a, x: a * np.exp(x),

@@ -132,7 +132,7 @@ def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool
         kind == "abs" and tensor
     ):  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
         return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})", False
-    function = {"sqrt": "sqrt", "exp_mantissa": "exp", "abs": "abs"}[kind]
+    function = {"round": "round", "sqrt": "sqrt", "exp_mantissa": "exp", "abs": "abs"}[kind]
     if tensor:
         return f"torch.{function}({args[0]})", False
     return (f"abs({args[0]})", False) if kind == "abs" else (f"math.{function}({args[0]})", True)

@@ -8,6 +8,9 @@
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
+``entire``     polynomials, and exponentials, sines and cosines times them
+``surrogate``  smooth f, by atoms that a Gaussian maps to themselves, found from f alone
+``piecewise``  f with kinks anywhere: branches and power series where v is small, atoms where it is not
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -16,7 +19,7 @@
 from __future__ import annotations
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import formula, kink, logistic_input, mixture, owen
+from momentgen.compiler.stabilise import entire, formula, kink, logistic_input, mixture, owen, piecewise, surrogate
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -38,11 +41,17 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = owen.stable_variants(derivation)
     elif formula.applies(derivation):
         variants = [formula.exact_variant(derivation)]
+    elif entire.applies(derivation):
+        variants = list(entire.stable_variants(derivation))
+    elif surrogate.applies(derivation):
+        variants = list(surrogate.stable_variants(derivation))
+    elif piecewise.applies(derivation):
+        variants = list(piecewise.stable_variants(derivation))
     else:
         raise BuildError(
             derivation.rule.name,
             "stabilise",
-            "expected a homogeneous function with one kink at 0, or a surrogate",
+            "expected a function that is homogeneous with one kink at 0, elementary, or follows a line on either side",
             derivation.rule.f,
         )
     return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))

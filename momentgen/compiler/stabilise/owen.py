@@ -232,7 +232,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             goal=1.0,
             aim=0.8,
             unit="tolerance",
-            zero_abs=_MEAN,
+            slack=_MEAN,
             box={"a": (-18.7, 18.7), "mu": (-8.0, 8.0), "log2_var": (-50.0, 50.0)},
             fits=tuple(dict.fromkeys((*fits, *more))),
             facts={"tolerance": (Tolerance.__doc__ or "").split("\n\n")[1].replace("\n    ", " ").strip()},

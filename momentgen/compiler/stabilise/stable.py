@@ -36,6 +36,8 @@ class Stable:
         forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
         forward64, partials64: the same for the PyTorch form, accurate to float64.
         truth: exact values of the six outputs.
+        rigorous: exact values by other means, slower and to more digits, for the points that decide; None where
+            ``truth`` is that already.
         measure: the error that ``goal`` limits.
         goal: the largest error allowed, over the whole domain, after certification.
         aim: the largest error allowed at the calibration points; sampled maxima are not bounds, so it is lower.
@@ -46,8 +48,9 @@ class Stable:
         scalars: derived scalars that the kernels take after the parameters' own, as hi and lo words, at a setting.
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
         vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
-        zero_abs: how far the mean may be from f(mu) at v = 0, where its accuracy is absolute.
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
+        slack: how far the mean at v = 0 may be from f(mu), over max(1, |f(mu)|), beyond the rounding of f.
+        reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
     """
@@ -64,12 +67,14 @@ class Stable:
     unit: str
     box: Mapping[str, tuple[float, float]]
     vanishes: bool = True
-    zero_abs: float = 0.0
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     scalars_source: str = ""
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
+    slack: float = 0.0
+    reach: float = math.inf
+    rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
 

@@ -1,0 +1,54 @@
+"""The points that decide a certificate, measured once more by slower and more exact means.
+
+Most points are measured against quadrature in float64, which is quick.  What a certificate states should not rest on
+it: the worst points of every output, and an even spread over the stated domain, are measured against balls of 256 bits,
+and take part in the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from momentgen.compiler.certify import Measured, Runner, measure_at
+from momentgen.compiler.points import Points, in_domain, wide_points
+from momentgen.compiler.search import worst_points
+from momentgen.compiler.stabilise import Stable
+
+__all__ = ["recheck"]
+
+_WORST, _EVEN, _SCREENED = 20, 60, 20_000
+_DOMAIN = (1e4, 1e-12, 1e8)  # |mean| up to, variance from, to
+
+
+def recheck(stable: Stable, runner: Runner, params: Mapping[str, float], measured: Measured, *, seed: int) -> Measured:
+    """``measured``, with the errors at the decisive points by ``stable.rigorous`` taken in; as it is if there is none.
+
+    Args:
+        stable: the variant, without parameters.
+        runner: its programs.
+        params: what they take.
+        measured: what quadrature found.
+        seed: of the points.
+    """
+    if stable.rigorous is None:
+        return measured
+    mean, var = _decisive(stable, runner, params, seed)
+    return measure_at(replace(stable, truth=stable.rigorous), runner, lambda setting: params, (mean, var), measured)
+
+
+def _decisive(stable: Stable, runner: Runner, params: Mapping[str, float], seed: int) -> Points:
+    candidates = worst_points(stable, lambda mean, var: runner(mean, var, params), {}, points=_SCREENED, seed=seed + 7)
+    far, low, high = _DOMAIN
+    mean, var = candidates
+    usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)
+    mean, var = mean[usable], var[usable]
+    exact, computed = stable.truth(mean, var, {}), runner(mean, var, params)
+    chosen = [np.argsort(stable.measure(name, computed[name], exact[name], mean, var))[-_WORST:] for name in exact]
+    picked = np.unique(np.concatenate(chosen))
+    even_mean, even_var = wide_points(4000, seed + 8)
+    inside = in_domain(even_mean, even_var) & (np.abs(even_mean) <= far) & (low <= even_var) & (even_var <= high)
+    even = np.flatnonzero(inside)[:_EVEN]
+    return np.concatenate([mean[picked], even_mean[even]]), np.concatenate([var[picked], even_var[even]])

@@ -1,0 +1,106 @@
+r"""The tolerance that general activations are measured by, from what f is: steepness, range, jumps.
+
+- mean: 1e-6 max(1, |m'|) + 1e-9 L sigma;
+- variance: 1e-5 s, s = min(L² v, (range/2)²) + Σ J² Phi(a) Phi(-a) over the jumps J of f;
+- partials: 1e-4 of the largest value that the partial takes over all mu at that variance;
+- where f has no Lipschitz constant (exp, square): relative to the exact value, 1e-5 and for partials 1e-4.
+
+Below the normal range of float32, 2^-126 is allowed, and to the partials of the variance, which contain v times a
+partial of the mean, (1 + v) 2^-126.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.stable import PARTIALS
+
+__all__ = ["MEAN", "PARTIAL", "VARIANCE", "MomentsMeasure", "measure_for"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+MEAN, MEAN_SPREAD, VARIANCE, PARTIAL = 1e-6, 1e-9, 1e-5, 1e-4
+_SMALLEST = 2.0**-126
+_LOG2_VAR = (-44, 44)
+_erfc = np.vectorize(math.erfc, otypes=[float])
+
+#: (mean, var, parameters) -> the six outputs, in float64
+Reference = Callable[[F32, F32, Mapping[str, float]], Mapping[str, F64]]
+
+
+@dataclass(frozen=True)
+class MomentsMeasure:
+    """Errors over what is allowed; survives pickling.
+
+    Attributes:
+        lipschitz, span, jumps: of f.
+        scales: per partial, log2 of its largest value over mu at each variance 2^k, k = -44..44.
+    """
+
+    lipschitz: float
+    span: float
+    jumps: tuple[tuple[float, float], ...]
+    scales: Mapping[str, tuple[float, ...]]
+
+    def spread(self, mean: F64, var: F64) -> F64:
+        """s: what the variance is measured against."""
+        with np.errstate(all="ignore"):
+            s = np.minimum(self.lipschitz**2 * var, (self.span / 2) ** 2)
+            for point, jump in self.jumps:
+                a = (mean - point) / np.sqrt(np.maximum(var, 1e-300)) / math.sqrt(2)
+                s = s + jump**2 * _erfc(-a) * _erfc(a) / 4
+        return s
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        if output == "mean":
+            limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * self.lipschitz * np.sqrt(var)
+        elif output == "var":
+            limit = VARIANCE * self.spread(mean, var)
+        else:
+            table = np.array(self.scales[output])
+            position = np.log2(np.maximum(var, 1e-300)) - _LOG2_VAR[0]
+            inner = np.interp(position, np.arange(len(table)), table)
+            # Beyond the table the scale goes on as a power of v.
+            below, above = np.minimum(position, 0.0), np.maximum(position - (len(table) - 1), 0.0)
+            inner = inner + below * (table[1] - table[0]) + above * (table[-1] - table[-2])
+            limit = PARTIAL * np.exp2(np.clip(inner, -1000, 1000))
+            if output.startswith("dvar"):  # they contain v times a partial of the mean
+                limit = np.maximum(limit, _SMALLEST * (1 + var))
+        return np.maximum(limit, _SMALLEST)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
+        with np.errstate(all="ignore"):
+            error = np.abs(computed.astype(np.float64) - exact) / allowed
+        beyond = np.abs(exact) > 3.4028235e38
+        return np.where(np.isfinite(computed), error, np.where(beyond, 0.0, np.inf))
+
+
+def measure_for(f: Activation, reference: Reference) -> MomentsMeasure:
+    """The measure of an activation, its partials' scales taken from ``reference``."""
+    exponents = np.arange(_LOG2_VAR[0], _LOG2_VAR[1] + 1)
+    shape = np.sinh(np.linspace(-4, 4, 121))
+    shape = shape / shape[-1]
+    means, variances = [], []
+    points = np.array([f.centre, *f.kinks])
+    for k in exponents:
+        sigma = 2.0 ** (k / 2)
+        far = 12 * f.length + 6 * sigma
+        near = (points[:, None] + sigma * np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])).ravel()
+        row = np.concatenate([f.centre + far * shape, near])
+        means.append(row)
+        variances.append(np.full(row.size, 2.0**k))
+    mean, var = np.concatenate(means).astype(np.float32), np.concatenate(variances).astype(np.float32)
+    values = reference(mean, var, {})
+    scales = {}
+    for name in PARTIALS:
+        largest = np.abs(values[name]).reshape(len(exponents), -1).max(axis=1)
+        scales[name] = tuple(float(w) for w in np.log2(np.maximum(largest, 1e-280)))
+    return MomentsMeasure(f.lipschitz, f.span, f.jumps, scales)

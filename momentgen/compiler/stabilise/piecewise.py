@@ -1,0 +1,195 @@
+"""Activations with kinks or jumps that follow a line on either side: hard*, *shrink, ELU and their like.
+
+Below v* the local form of :mod:`momentgen.compiler.stabilise.piecewise_graph`; above, f smoothed by v* is fitted by
+atoms as in :mod:`momentgen.compiler.stabilise.surrogate`.  v* is the largest of a few that both can serve: the fit must
+be within its share of the tolerance, and the local form, evaluated in float64, within a fifth of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from flint import arb
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
+from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["applies", "branches_of", "stable_variants"]
+
+_CHOICES = ((1, 1), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6))
+_FINE = ((8, 8),)
+#: sigma at the switch, in units of half the distance between the outer kinks, or of the length
+_SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
+_SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_LOCAL = 0.2  # of the tolerance, left to the local form's truncation
+#: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
+_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5))
+_LADDER_FINE = (18, 11, 9)
+
+
+def applies(derivation: Derivation) -> bool:
+    """Whether f has kinks and no parameters, follows lines, and is of a normal input."""
+    rule = derivation.rule
+    if rule.input != "normal" or rule.parameters or len(tuple(derivation.pieces)) < 2:
+        return False
+    try:
+        f = analyse(rule.name, derivation.pieces, {})
+    except BuildError:
+        return False
+    return f.left is not None and f.right is not None
+
+
+def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:
+    """f's branches and the power series of their differences about the kinks."""
+    expressions = tuple(sp.expand(p.expr) for p in f.pieces)
+    count = len(f.kinks)
+
+    def series(piece: int, kink: float) -> list[arb]:
+        return f.taylor(piece, kink, degree + 1)
+
+    def plain(values: list[arb]) -> tuple[float, ...]:
+        size = max(abs(float(w)) for w in values)
+        row = [float(w) * math.factorial(n) if abs(float(w)) > 1e-17 * size else 0.0 for n, w in enumerate(values)]
+        while len(row) > 1 and row[-1] == 0.0:
+            row.pop()
+        return tuple(row)
+
+    jumps = []
+    squares: list[list[tuple[float, ...]]] = [[] for _ in range(count + 1)]
+    closed = []
+    for i, kink in enumerate(f.kinks):
+        left, right = series(i, kink), series(i + 1, kink)
+        jumps.append(plain([b - a for a, b in zip(left, right, strict=True)]))
+        for base in range(count + 1):
+            own = series(base, kink)
+            before, after = ([w - o for w, o in zip(row, own, strict=True)] for row in (left, right))
+            squares[base].append(plain([a - b for a, b in zip(_square(after), _square(before), strict=True)]))
+        value = float(sp.N(rule_f.subs(x, f.pieces.kinks[i]), 20))
+        closed.append(abs(value - float(left[0])) < abs(value - float(right[0])))
+    polynomial = all(e.is_polynomial(x) for e in expressions)
+    highest = max(int(sp.degree(e, x)) if e.has(x) else 0 for e in expressions) if polynomial else 0
+    return Branches(
+        f.kinks,
+        expressions,
+        tuple(jumps),
+        tuple(tuple(row) for row in squares),
+        tuple(closed),
+        max(highest, 1) if polynomial else terms,
+        highest // 2 + 1 if polynomial else heat,
+    )
+
+
+def _square(series: list[arb]) -> list[arb]:
+    return [sum((series[j] * series[n - j] for j in range(n + 1)), arb(0)) for n in range(len(series))]
+
+
+def _switches(f: Activation) -> tuple[float, ...]:
+    half = (f.kinks[-1] - f.kinks[0]) / 2
+    sigmas = tuple(half * s for s in _SWITCHES) if half else tuple(f.length * s for s in _SINGLE)
+    return tuple(float(np.float32(s * s)) for s in sigmas)
+
+
+def _local_error(f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: Any) -> float:
+    """The local form's largest error just below the switch, over the tolerance."""
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    none = np.zeros((1, 1))
+    atoms = AtomSum(f.centre, f.left, f.right, (0.0,), none, (none, none), (0, 0), switch, 0)
+    sigma = math.sqrt(switch)
+    spread = np.linspace(-6, 6, 61)
+    points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
+    mean = np.tile(points, 2).astype(np.float32)
+    var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
+    exact = truth(mean, var, {})
+    worst = 0.0
+    for outputs in (OUTPUTS, PARTIALS):
+        graph, _ = build_piecewise(atoms, branches, FLOAT64, outputs)
+        values = evaluate_float64(graph, {"mean": mean, "var": var})
+        for name, index in graph.outputs.items():
+            computed = np.broadcast_to(values[index], mean.shape)
+            worst = max(worst, float(measure(name, computed, exact[name], mean, var).max()))
+    return worst
+
+
+def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any) -> tuple[Found, Branches, float]:
+    """The largest switch that both forms serve.
+
+    Raises:
+        BuildError: if there is none, with how far each form was off.
+    """
+    ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
+    tried = []
+    for switch in _switches(f):
+        for branches in ladder:
+            local = _local_error(f, branches, switch, measure, truth)
+            if local <= _LOCAL:
+                break
+        share = math.inf
+        if local <= _LOCAL:
+            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch, 0, start=switch)
+            if found.share <= 1.0:
+                return found, branches, local
+            share = found.share
+        tried.append((switch, share, local))
+    shown = "; ".join(f"v* = {v:.4g}: fit {a:.3g}, local {b:.3g}" for v, a, b in tried)
+    raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
+
+
+def _is_one_kink(f: Activation) -> bool:
+    """Whether f is two lines that meet, or jump: then one atom is f itself."""
+    return len(f.kinks) == 1 and all(p.expr.is_polynomial(x) for p in f.pieces)
+
+
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
+
+    Raises:
+        BuildError: if the two forms cannot be brought within the tolerance.
+    """
+    rule = derivation.rule
+    f = analyse(rule.name, derivation.pieces, {})
+    truth = QuadratureTruth(f)
+    measure = measure_for(f, truth)
+    found, branches, local = _choose(f, rule.f, measure, truth)
+    switch = found.atoms.switch
+    fine = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _FINE, switch, 0, start=switch)
+    degree, terms, heat = _LADDER_FINE
+    more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
+    graphs: dict[str, Any] = {}
+    fits: list[Any] = []
+    for suffix, one, parts, precision in (("", found, branches, FLOAT32), ("64", fine, more, FLOAT64)):
+        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+            graphs[name + suffix], made = build_piecewise(one.atoms, parts, precision, outputs)
+            fits += made if not suffix else ()
+    wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
+    yield Stable(
+        variant="exact",
+        truth=truth,
+        measure=measure,
+        goal=1.0,
+        aim=0.9,
+        unit="tolerance",
+        slack=MEAN,
+        rigorous=BallTruth(f),
+        box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
+        fits=tuple(dict.fromkeys(fits)),
+        facts={**facts_of(f, found, fine), "local_form_leaves_out": float(f"{local:.3g}")},
+        doc=(
+            f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "
+            f"{len(found.atoms.taus)} variances fitted to f smoothed by that variance"
+        ),
+        **graphs,
+    )

@@ -1,0 +1,283 @@
+r"""Smooth activations that follow a line on either side: sigmoid, tanh, softplus, SiLU, GELU, Mish and their like.
+
+The surrogate is a sum of atoms, found from f alone.  What decides, and how:
+
+1. the switch v* and the number of terms of the local form: the largest v at which the terms left out are below 1e-6 of
+   the variance's scale, by quadrature;
+2. the atoms: over numbers of variances and orders from cheap to dear, and over how the variances are spread, the first
+   whose errors, in value and two derivatives, are within what the tolerance leaves for the fit;
+3. double-floats: as for every rule, by measured ablation in :mod:`momentgen.compiler.ablate`.
+
+For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= min(sup|f - g|, sqrt v sup|f' - g'|)
+(Minkowski, Poincaré), so that the errors of the fit bound those of the moments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
+from momentgen.compiler.stabilise.smoothing import Side
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision, build_graph
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.errors import BuildError
+
+__all__ = ["Found", "applies", "facts_of", "find_atoms", "stable_variants"]
+
+F64 = npt.NDArray[np.float64]
+_POINTS = 80  # of a fit, on either side of the centre
+#: shares of the tolerance left to the fit; the rest is for rounding
+_FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
+#: (variances, highest order), cheap first
+_CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 6), (7, 6), (8, 6))
+_FINE = ((9, 6),)
+_ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
+_PROMISING = 4.0
+#: smallest and largest 1/sqrt(tau), in units of 1/length
+_SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
+#: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
+_LEAST, _MOST = (0.6, 1.0), (3.0, 8.0, 25.0, 80.0, 250.0)
+_SWITCHES = (0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Atoms found for an activation, with the fits they come from; ``share``: of the error allowed to the fits."""
+
+    atoms: AtomSum
+    mean: AtomFit
+    second: tuple[AtomFit, AtomFit]
+    share: float
+
+
+def applies(derivation: Derivation) -> bool:
+    """Whether f is smooth, without parameters, of a normal input, and follows lines."""
+    rule = derivation.rule
+    if rule.input != "normal" or rule.parameters or len(tuple(derivation.pieces)) != 1:
+        return False
+    try:
+        f = analyse(rule.name, derivation.pieces, {})
+    except BuildError:
+        return False
+    return f.left is not None and f.right is not None
+
+
+# --- choices ---------------------------------------------------------------------
+def find_switch(f: Activation, terms: int) -> tuple[float, float]:
+    """v* and the error there of a local form of that many terms, over the variance's scale.
+
+    Raises:
+        BuildError: if even the smallest v* tried leaves too much.
+    """
+    side = Side(f, 1)
+    u = f.length * np.linspace(-8, 6, 141)
+    error = math.inf
+    for share in _SWITCHES:
+        v = share * f.length**2
+        d = side.small(u, np.full_like(u, v))
+        d[1] += side.near.slope
+        scale = min(f.lipschitz**2 * v, (f.span / 2) ** 2)
+        parts = [v**k / math.factorial(k) * d[k] ** 2 for k in range(terms + 1, len(d))]
+        error = float(np.max(np.sum(parts, axis=0))) / scale
+        if error <= _FIT["var"] * VARIANCE:
+            return float(np.float32(v)), error
+    raise BuildError(f.name, "stabilise", f"a local form of {terms} terms leaves {error:.2g} of the variance", f.length)
+
+
+def _grid(f: Activation) -> F64:
+    far = (f.reach + 4 * f.length) / f.length
+    half = np.sinh(np.linspace(0, math.asinh(2 * far), _POINTS)) / 2
+    return f.length * np.concatenate([-half[:0:-1], half])
+
+
+def _mean_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
+    """F̃ smoothed by a variance ``start``, which is 0 for a smooth f."""
+    if start == 0:
+        values = _plain_values(f, side, u)
+    else:
+        values = side.moments(u, np.full_like(u, start), 1, 2).T
+    root = math.sqrt(start) if start else f.length
+    allowed = (
+        _FIT["mean"] * MEAN,
+        _FIT["var"] * VARIANCE / 2 * f.lipschitz,
+        _FIT["partial"] * PARTIAL * (f.bend if not start else f.lipschitz / root),
+    )
+    if side.far.slope == 0:  # atoms that outgrow f would have to cancel at large sigma
+        low = 0 if side.far.offset else 1
+        return AtomTarget(u, values, allowed, low, (side.far.offset,) if low == 0 else ())
+    return AtomTarget(u, values, allowed, -1, (side.far.slope, side.far.offset))
+
+
+def _plain_values(f: Activation, side: Side, u: F64) -> F64:
+    jet = f.jet(f.centre + side.sign * u, 3)
+    values = np.stack([side.excess(u), side.sign * jet[:, 1] - side.near.slope, jet[:, 2]], 1)
+    # Far to the left the slope less the line's is dust.
+    values[np.abs(u) > f.reach, 1] = np.where(u[np.abs(u) > f.reach] < 0, 0.0, side.far.slope)
+    return values
+
+
+def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
+    values = side.moments(u, np.full_like(u, start), 2, 2).T
+    scale, root = min(f.lipschitz**2 * start, (f.span / 2) ** 2), math.sqrt(start)
+    allowed = (
+        _FIT["var"] * VARIANCE * scale,
+        _FIT["partial"] * PARTIAL * scale / root,
+        2 * _FIT["partial"] * PARTIAL * scale / start,
+    )
+    a, b = side.far.slope, side.far.offset
+    if a == 0:
+        return AtomTarget(u, values, allowed, 0 if b else 1, (b * b,) if b else ())
+    return AtomTarget(u, values, allowed, -2, (2 * a * a, 2 * a * b, b * b + a * a * start))
+
+
+def find_atoms(
+    f: Activation,
+    choices: tuple[tuple[int, int], ...],
+    switch: float,
+    terms: int,
+    *,
+    start: float = 0.0,
+) -> Found:
+    """The cheapest atoms of ``choices`` whose fit is within the tolerance's share; the best where none is.
+
+    Args:
+        f: what to fit.
+        choices: (number of variances, highest order), cheap first.
+        switch: v*, from where on the second moment is used.
+        terms: of the local form, for the record.
+        start: the variance from where on the mean is used: 0, or v*.
+    """
+    u = _grid(f)
+    sides = Side(f, 1), Side(f, -1)
+    mean_target = _mean_target(f, sides[0], u, start)
+    seconds = [_second_target(f, side, u, switch) for side in sides]
+    even = np.allclose(seconds[0].values, seconds[1].values, rtol=0, atol=1e-3 * seconds[0].allowed[0])
+    targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
+
+    def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
+        fits = [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds) for target, v in targets]
+        return max(fit.share for fit in fits), fits
+
+    best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
+    for count, high in choices:
+        rough = sorted((tried(taus, high, 1)[0], taus) for taus in _spreads(f, count, start))
+        if rough[0][0] > _PROMISING and (best is not None or (count, high) != choices[-1]):
+            continue
+        share, fits = tried(rough[0][1], high, _ROUNDS)
+        if best is None or share < best[0]:
+            best = share, rough[0][1], fits
+        if share <= 1.0:
+            break
+    if best is None:
+        raise BuildError(f.name, "stabilise", "expected at least one choice of atoms", choices)
+    share, taus, fits = best
+    second = fits[1], fits[-1]
+    return Found(_atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+
+
+def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
+    """Sets of variances to try, float32 numbers."""
+    if not start:
+        tables = [f.length**2 / np.geomspace(low, top, count) ** 2 for low, top in _SPREADS]
+    elif count == 1:
+        tables = [np.zeros(1)]
+    else:
+        tables = [start * (np.geomspace(low, top, count) - 1.0) for low in _LEAST for top in _MOST]
+    return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
+
+
+def _atom_sum(
+    f: Activation, taus: tuple[float, ...], mean: AtomFit, second: tuple[AtomFit, AtomFit], switch: float, terms: int
+) -> AtomSum:
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]
+    lows = mean.low, second[0].low
+    return AtomSum(f.centre, f.left, f.right, taus, tables[0], (tables[1], tables[2]), lows, switch, terms)
+
+
+def _without_dust(table: F64) -> F64:
+    """Coefficients that symmetry makes zero, exactly so."""
+    cleaned = table.copy()
+    for column in range(table.shape[1]):
+        if np.abs(table[:, column]).max() < 1e-13:
+            cleaned[:, column] = 0.0
+    return cleaned
+
+
+# --- strategy --------------------------------------------------------------------
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
+
+    Raises:
+        BuildError: if no surrogate is within the tolerance.
+    """
+    rule = derivation.rule
+    f = analyse(rule.name, derivation.pieces, {})
+    truth = QuadratureTruth(f)
+    terms = 6
+    switch, left_out = find_switch(f, terms)
+    found = find_atoms(f, _CHOICES, switch, terms)
+    fine = find_atoms(f, _FINE, switch, 8)
+    graphs: dict[str, Any] = {}
+    fits: list[Any] = []
+    for suffix, atoms, precision in (("", found.atoms, FLOAT32), ("64", fine.atoms, FLOAT64)):
+        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+            graphs[name + suffix], made = build_graph(atoms, precision, outputs)
+            fits += made if not suffix else ()
+    yield Stable(
+        variant="exact",
+        truth=truth,
+        measure=measure_for(f, truth),
+        goal=1.0,
+        aim=0.9,
+        unit="tolerance",
+        slack=MEAN,
+        rigorous=BallTruth(f),
+        box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
+        fits=tuple(dict.fromkeys(fits)),
+        facts={**facts_of(f, found, fine), "local_terms": terms, "local_form_leaves_out": _digits(left_out)},
+        doc=(
+            f"a sum of atoms of {len(found.atoms.taus)} variances; below v = {switch:.4g} the Hermite expansion of "
+            f"the variance, {terms} terms"
+        ),
+        **graphs,
+    )
+
+
+def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
+    """What the certificate says of the function and its surrogates."""
+    return {
+        "lipschitz": f.lipschitz,
+        "range": f.span,
+        "length": f.length,
+        "centre": f.centre,
+        "switch": found.atoms.switch,
+        "atoms": _atom_facts(found),
+        "atoms_float64": _atom_facts(fine),
+    }
+
+
+def _atom_facts(found: Found) -> dict[str, Any]:
+    return {
+        "variances": list(found.atoms.taus),
+        "mean": found.mean.coefficients.tolist(),
+        "sup_error_of_derivatives": [_digits(e) for e in found.mean.errors],
+        "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
+        "second_sup_error_of_derivatives": [[_digits(e) for e in fit.errors] for fit in found.second],
+    }
+
+
+def _digits(value: Any) -> float:
+    return float(f"{float(value):.3g}")
