@@ -18,7 +18,7 @@ from momentgen.errors import InputError, MomentgenError
 from momentgen.nn.layer import Layer, known
 from momentgen.runtime import Moments, Op
 
-__all__ = ["ACTIVATIONS", "Activation", "LAYERS", "MissingRuleError", "PReLU", "RReLU", "generated_op", "missing"]
+__all__ = ["ACTIVATIONS", "LAYERS", "Activation", "MissingRuleError", "PReLU", "RReLU", "generated_op", "missing"]
 
 
 class MissingRuleError(MomentgenError, AttributeError):
@@ -129,7 +129,7 @@ class ActivationLayer(Layer):
     def moments(self, x: Moments) -> Moments:
         op = generated_op(self.row.op, type(self).__name__)
         accepted = {parameter.name for parameter in op.parameters}
-        params = {}
+        params: dict[str, Any] = {}
         for attribute, keyword in self.row.parameters.items():
             value = getattr(self, attribute)
             if keyword in accepted:
@@ -175,7 +175,7 @@ class _Function(torch.nn.Module):
     """A function of torch as a module: the plain twin of activations that torch.nn does not have."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, getattr(_OWN[type(self).__name__], "__call__")(x))  # noqa: B004
+        return cast(Tensor, _OWN[type(self).__name__].__call__(x))
 
 
 def _heaviside(x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class PReLU(Layer, torch.nn.PReLU):
 
     def moments(self, x: Moments) -> Moments:
         up, down = _parts(x, "PReLU")
-        weight = self.weight
+        weight: Tensor = self.weight
         if weight.numel() > 1:
             weight = weight.view(-1, *[1] * (x.mean.dim() - 2)) if x.mean.dim() > 1 else weight
         return Moments(

@@ -72,9 +72,9 @@ def neg(x: Moments) -> Moments:
 
 
 def mul(x: Value, y: Value) -> Moments:
-    """``x y`` for independent x and y, broadcast (Shekhovtsov & Flach 2018, (8)); ``mul(x, x)`` is X² of a normal X.
+    """Product of independent values, broadcast; ``mul(x, x)`` is X² of a normal X.
 
-    Mean m1 m2, variance v1 v2 + v1 m2² + m1² v2; for X², m² + v and 2v² + 4m²v.
+    Mean m1 m2, variance v1 v2 + v1 m2² + m1² v2 (Shekhovtsov & Flach 2018, (8)); for X², m² + v and 2v² + 4m²v.
     """
     (m1, v1), (m2, v2) = _pair("mul", x), _pair("mul", y)
     product = m1 * m2

@@ -7,6 +7,9 @@ independent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
@@ -17,25 +20,22 @@ from momentgen.runtime import Moments
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "convolution"]
 
 
-def convolution(apply: object, x: Moments, weight: Tensor, bias: Tensor | None, **options: object) -> Moments:
-    """Moments of ``apply(x, weight, bias, **options)``, a function of torch.nn.functional such as ``conv2d``.
+def convolution(run: Callable[..., Tensor], x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    """Moments of ``run(x, weight, bias)``, a convolution or its transpose.
 
     Mean as ever, variance with squared weights and no bias (Shekhovtsov & Flach 2018, (7a), (7b), D.1).
     """
-    run: object = apply
-    if not callable(run):
-        raise InputError(f"convolution: expected a function, got {type(run).__name__}")
-    mean = run(x.mean, weight, bias, **options)
+    mean = run(x.mean, weight, bias)
     if is_certain(x):
         return certain(mean)
-    return known(mean, _once_a_batch(lambda var: run(var, weight.square(), None, **options), x.var, mean))
+    return known(mean, _once_a_batch(lambda var: run(var, weight.square(), None), x.var, mean))
 
 
-def _once_a_batch(run: object, var: Tensor, mean: Tensor) -> Tensor:
+def _once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor, mean: Tensor) -> Tensor:
     """The variance of the output, computed once where the whole batch has one variance."""
     if var.dim() == mean.dim() and var.stride(0) == 0 and var.shape[0] > 1:
         var = var[:1]
-    return run(var).expand(mean.shape)  # type: ignore[operator, no-any-return]
+    return run(var).expand(mean.shape)
 
 
 class _Conv(Layer):
@@ -47,11 +47,8 @@ class _Conv(Layer):
     in_channels: int
 
     def moments(self, x: Moments) -> Moments:
-        def run(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            return self._conv_forward(value, weight, bias)  # type: ignore[no-any-return, operator]
-
         self._check(x)
-        return convolution(run, x, self.weight, self.bias)
+        return convolution(cast(Any, self)._conv_forward, x, self.weight, self.bias)
 
     def _check(self, x: Moments) -> None:
         dims = self.weight.dim()
@@ -88,25 +85,21 @@ class _ConvTranspose(_Conv):
     def moments(self, x: Moments, output_size: list[int] | None = None) -> Moments:
         self._check(x)
         mean = self.plain(x.mean, output_size)
-        size = list(mean.shape[2 - self.weight.dim() :])
-        run = _TRANSPOSED[self.weight.dim() - 2]
-        padding = self._output_padding(x.mean, size, *self._spatial(), self.weight.dim() - 2, self.dilation)  # type: ignore[operator]
+        dims, own = self.weight.dim() - 2, cast(Any, self)
+        size = list(mean.shape[-dims:])
+        extra = own._output_padding(x.mean, size, own.stride, own.padding, own.kernel_size, dims, own.dilation)
 
         def apply(var: Tensor) -> Tensor:
-            return run(  # type: ignore[no-any-return, operator]
-                var, self.weight.square(), None, self.stride, self.padding, padding, self.groups, self.dilation
-            )
+            squares = self.weight.square()
+            return _TRANSPOSED[dims](var, squares, None, own.stride, own.padding, extra, self.groups, own.dilation)
 
         return known(mean, _once_a_batch(apply, x.var, mean))
-
-    def _spatial(self) -> tuple[object, object, object]:
-        return self.stride, self.padding, self.kernel_size
 
     def statistics(self, x: Moments) -> Moments:
         raise InputError(f"{type(self).__name__}: no rule for statistics of channels (places differ in their kernels)")
 
 
-_TRANSPOSED = {
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
     1: torch.nn.functional.conv_transpose1d,
     2: torch.nn.functional.conv_transpose2d,
     3: torch.nn.functional.conv_transpose3d,

@@ -8,6 +8,7 @@ because it was not understood.
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 import re
 import traceback
@@ -17,6 +18,7 @@ import torch
 from torch import fx
 from torch.nn.utils import parametrize
 
+import momentgen.nn
 from momentgen.errors import MomentgenError
 from momentgen.nn import twins
 from momentgen.nn.activation import generated_op, missing
@@ -326,9 +328,9 @@ class _Rewriter:
         if isinstance(p, fx.Node) or isinstance(training, fx.Node):
             raise ConvertError(f"{name}: expected p and training as numbers")
         if node.meta.get("follows_training"):
-            layer: torch.nn.Module = getattr(twins.layers, twins.DROPOUTS[name])(p)
+            layer: torch.nn.Module = getattr(momentgen.nn, twins.DROPOUTS[name])(p)
         elif not training:
-            layer = twins.Identity()
+            layer = momentgen.nn.Identity()
         elif name == "dropout":
             layer = twins.AlwaysDropout(p)
         else:
@@ -358,7 +360,7 @@ class _Rewriter:
         module = next((str(key) for key in reversed(list(stack))), "") if node.op != "call_module" else str(node.target)
         lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
         where = ""
-        for header, code in zip(lines, lines[1:], strict=False):
+        for header, code in itertools.pairwise(lines):
             if header.startswith("File") and not code.startswith("File") and torch.__path__[0] not in header:
                 found = re.match(r'File "(.*)", line (\d+)', header)
                 where = f", {found[1]}:{found[2]}: `{code}`" if found else ""

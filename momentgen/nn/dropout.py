@@ -29,7 +29,7 @@ class _Dropout(Layer):
     elementwise = True
 
     def __init__(self, p: float = 0.5, inplace: bool = False, **options: Any) -> None:
-        super().__init__(p, False, **options)  # type: ignore[call-arg] # the input is never overwritten
+        super().__init__(p, False, **options)  # the input is never overwritten
 
     @property
     def noisy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -102,4 +104,4 @@ class Embedding(Layer, torch.nn.Embedding):
     def propagate(self, indices: Tensor) -> Moments:
         return certain(self.plain(indices))
 
-    forward = propagate
+    forward: Any = propagate

@@ -97,7 +97,7 @@ def set_method(module: torch.nn.Module, name: Method | None) -> torch.nn.Module:
         _known(name)
     for part in module.modules():
         if hasattr(part, "propagation"):
-            part.propagation = name
+            part.propagation = name  # type: ignore[assignment]
     return module
 
 

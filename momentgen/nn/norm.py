@@ -16,7 +16,7 @@ statistic averages.  What is exact in it:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +107,8 @@ def _normalised(
 class _BatchNorm(Layer):
     """What the batch norms share."""
 
+    momentum: float | None
+
     def moments(self, x: Moments) -> Moments:
         self._check_input_dim(x.mean)  # type: ignore[operator]
         if x.mean.dim() < 2 or x.mean.shape[1] != self.num_features:
@@ -119,10 +121,11 @@ class _BatchNorm(Layer):
         if update and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)  # type: ignore[operator]
             if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)  # type: ignore[arg-type]
+                momentum = 1.0 / float(cast(Tensor, self.num_batches_tracked))
         kept = not self.training or update
-        running: Any = (self.running_mean, self.running_var) if kept else (None, None)
-        return batch_norm(x, *running, self.weight, self.bias, bool(batch), float(momentum), self.eps)  # type: ignore[arg-type]
+        own = cast(Any, self)
+        running_mean, running_var = (own.running_mean, own.running_var) if kept else (None, None)
+        return batch_norm(x, running_mean, running_var, own.weight, own.bias, batch, momentum, own.eps)
 
     def statistics(self, x: Moments) -> Moments:
         if self.training or self.running_mean is None:
@@ -170,7 +173,7 @@ def layer_norm(
 ) -> Moments:
     """:func:`torch.nn.functional.layer_norm` over moments; approximate, see the module's text."""
     if is_certain(x):
-        return certain(F.layer_norm(x.mean, normalized_shape, weight, bias, eps))  # type: ignore[arg-type]
+        return certain(F.layer_norm(x.mean, normalized_shape, weight, bias, eps))
     if tuple(x.mean.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         raise InputError(f"layer_norm: expected (..., {tuple(normalized_shape)}), got shape {tuple(x.mean.shape)}")
     dims = range(x.mean.dim() - len(normalized_shape), x.mean.dim())
@@ -199,7 +202,7 @@ def rms_norm(
 ) -> Moments:
     """:func:`torch.nn.functional.rms_norm` over moments; approximate, see the module's text."""
     if is_certain(x):
-        return certain(F.rms_norm(x.mean, normalized_shape, weight, eps))  # type: ignore[arg-type]
+        return certain(F.rms_norm(x.mean, normalized_shape, weight, eps))
     dims = tuple(range(x.mean.dim() - len(normalized_shape), x.mean.dim()))
     least = torch.finfo(x.mean.dtype).eps if eps is None else eps
     square = (x.mean.square() + x.var).mean(dims, keepdim=True) + least

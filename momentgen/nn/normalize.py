@@ -159,9 +159,7 @@ def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor)
     Raises:
         InputError: as :func:`propagate_statistics`; or if a layer's output does not vary.
     """
-    handles = [
-        part.register_forward_hook(_rescale) for part in network.modules() if isinstance(part, Linear | _Conv)
-    ]
+    handles = [part.register_forward_hook(_rescale) for part in network.modules() if isinstance(part, Linear | _Conv)]
     try:
         with torch.no_grad():
             return propagate_statistics(network, mean, var)

@@ -76,9 +76,7 @@ def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
 
 def _window_counts(pool: Any, size: int, dim: int) -> list[int]:
     """How many inputs each window holds along one dimension."""
-    kernel, stride, padding = (
-        _tuple(value, pool.dims)[dim] for value in (pool.kernel_size, pool.stride, pool.padding)
-    )
+    kernel, stride, padding = (_tuple(value, pool.dims)[dim] for value in (pool.kernel_size, pool.stride, pool.padding))
     starts = _starts(size, kernel, stride, padding, 1, pool.ceil_mode)
     return [min(start + kernel, size) - max(start, 0) for start in starts]
 
@@ -205,6 +203,7 @@ class _MaxPool(Layer):
     """What the max pools share."""
 
     dims: int
+    ceil_mode: bool
 
     def moments(self, x: Moments) -> Moments:
         if self.return_indices:

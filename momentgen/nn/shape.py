@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -182,7 +182,7 @@ def interpolate(
     Raises:
         InputError: for mode ``area``.
     """
-    options = {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
+    options: dict[str, Any] = {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
     mean = F.interpolate(input.mean, size, scale_factor, mode, align_corners, **options)
     if is_certain(input):
         return certain(mean)
@@ -208,9 +208,8 @@ class _Upsample(Layer):
     """What the upsamplings share."""
 
     def moments(self, x: Moments) -> Moments:
-        return interpolate(
-            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor  # type: ignore[arg-type]
-        )
+        own = cast(Any, self)
+        return interpolate(x, own.size, own.scale_factor, own.mode, own.align_corners, own.recompute_scale_factor)
 
 
 class Upsample(_Upsample, torch.nn.Upsample):

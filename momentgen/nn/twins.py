@@ -23,7 +23,22 @@ from momentgen.nn.layer import Layer, as_moments, certain
 from momentgen.nn.shape import Identity, both
 from momentgen.runtime import Moments
 
-__all__ = ["Entry", "function_rule", "layer_for", "make_twin", "module_twin", "moved", "query"]
+__all__ = [
+    "DROPOUTS",
+    "MOVES",
+    "NAMES",
+    "QUERIES",
+    "RULES",
+    "AlwaysDropout",
+    "Entry",
+    "function_rule",
+    "item",
+    "layer_for",
+    "make_twin",
+    "module_twin",
+    "moved",
+    "query",
+]
 
 
 # --------------------------------------------------------------------- modules
@@ -63,7 +78,7 @@ class Entry(Identity):
 
     def propagate(self, value: Any) -> Any:
         if self.mode is not None and self.training != self.mode:
-            now, then = (("training", "evaluation") if self.training else ("evaluation", "training"))
+            now, then = ("training", "evaluation") if self.training else ("evaluation", "training")
             raise InputError(
                 f"convert: the network computes something else in {now} than in {then}, in which it was converted; "
                 f"convert it again in {now}"
@@ -72,7 +87,7 @@ class Entry(Identity):
             return super().propagate(value)
         return value  # indices, masks, numbers
 
-    forward = propagate
+    forward: Any = propagate
 
 
 class AlwaysDropout(layers.Dropout):
@@ -207,17 +222,23 @@ RULES: dict[str, Callable[..., Any]] = {
     **{name: _conv(name) for name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")},
 }
 #: methods (and functions of torch of the same name) that move values, or copy them.
-MOVES = frozenset(
-    "view reshape flatten ravel unflatten permute transpose t movedim moveaxis swapaxes swapdims squeeze unsqueeze "
-    "expand expand_as broadcast_to repeat tile repeat_interleave roll flip rot90 contiguous clone detach narrow select "
-    "index_select gather chunk split tensor_split unbind to float double half bfloat16 type_as cpu cuda "
-    "pixel_shuffle pixel_unshuffle channel_shuffle reshape_as view_as".split()
-)
+# fmt: off
+MOVES = frozenset((
+    "view", "reshape", "flatten", "ravel", "unflatten", "permute", "transpose", "t", "movedim", "moveaxis",
+    "swapaxes", "swapdims", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile",
+    "repeat_interleave", "roll", "flip", "rot90", "contiguous", "clone", "detach", "narrow", "select",
+    "index_select", "gather", "chunk", "split", "tensor_split", "unbind", "to", "float", "double", "half",
+    "bfloat16", "type_as", "cpu", "cuda", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "reshape_as",
+    "view_as",
+))
+# fmt: on
 #: what is asked of a tensor's form, not of its values.
-QUERIES = frozenset(
-    "size dim ndimension numel nelement stride shape ndim dtype device is_floating_point element_size "
-    "is_contiguous".split()
-)
+# fmt: off
+QUERIES = frozenset((
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "shape", "ndim", "dtype", "device",
+    "is_floating_point", "element_size", "is_contiguous",
+))
+# fmt: on
 
 
 def function_rule(name: str, *args: Any, **kwargs: Any) -> Any:
