@@ -77,8 +77,31 @@ def convert(module: torch.nn.Module, method: Method = "ap2") -> torch.nn.Module:
 # --------------------------------------------------------------------- tracing
 
 
+class _Proxy(fx.Proxy):
+    """Keeps `x += y` apart from `x + y`, which fx does not: other names of x see the one and not the other."""
+
+    def __iadd__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+    def __isub__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.isub, (self, other), {})
+
+    def __imul__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.itruediv, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     record_stack_traces = True
+
+    def __init__(self) -> None:
+        # A pickled network is traced again when it is loaded: what stands in it must then stay whole.
+        super().__init__(autowrap_functions=(twins.function_rule, twins.item, twins.moved, twins.query))
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, Layer) or twins.module_twin(m):
@@ -204,6 +227,7 @@ class _Rewriter:
         nodes = list(self.graph.nodes)
         self.resolve_in_place(nodes)
         for node in nodes:
+            node.type = None  # annotated as tensors; and as strings they would not pickle
             if node.op == "placeholder":
                 self.enter(node, entry)
             elif any(source in self.random for source in node.all_input_nodes) and node.op != "output":

@@ -14,7 +14,7 @@ ZERO = torch.zeros(2, 3)
 
 
 @pytest.mark.parametrize(
-    "value, message",
+    ("value", "message"),
     [
         (Moments(ZERO, torch.zeros(2, 4)), r"one shape and device, got \(2, 3\) on cpu and \(2, 4\)"),
         (Moments(ZERO, ZERO.double()), "one floating-point dtype, got torch.float32 and torch.float64"),
@@ -33,7 +33,7 @@ def test_bad_moments_are_refused_with_what_came(value, message):
 
 
 @pytest.mark.parametrize(
-    "layer, message",
+    ("layer", "message"),
     [
         (nn.Linear(4, 2), r"expected \(..., 4\), got \(2, 3\)"),
         (nn.Conv2d(3, 2, 1), r"Conv2d: expected 3 channels and 2 dimensions of space, got shape \(2, 3\)"),

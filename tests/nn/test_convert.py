@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import Functional, ResNet18
+from plain_networks import Functional, ResNet18
 from torch import Tensor
 
 import momentgen
@@ -63,14 +63,12 @@ def test_resnet18_as_anyone_would_write_it_is_converted():
     torch.manual_seed(0)
     x = torch.randn(2, 3, 32, 32)
     plain = warmed(ResNet18(width=8), x)
-    try:
-        net = momentgen.convert(plain)
-    except ConvertError as error:
+    if "maximum" not in momentgen.generated.__all__:
         # Without the rule the pool, and nothing else, is named.
-        assert "maximum" not in momentgen.generated.__all__
-        assert str(error).count("node ") == 1
-        assert "maxpool" in str(error)
-        net = momentgen.convert(plain, method="ap1")
+        with pytest.raises(ConvertError, match="maxpool") as caught:
+            momentgen.convert(plain)
+        assert str(caught.value).count("node ") == 1
+    net = momentgen.convert(plain, method="ap1")
     assert list(net.state_dict()) == list(plain.state_dict())
     with momentgen.method("ap1"):
         assert torch.equal(net(x).mean, plain(x))
@@ -133,7 +131,7 @@ def test_every_part_without_a_rule_is_named_with_its_place():
 
 
 def test_a_module_without_a_twin_is_named():
-    with pytest.raises(ConvertError, match=r"'_1' in 1.*no layer over moments for torch.nn.*MultiheadAttention|GRU"):
+    with pytest.raises(ConvertError, match=r"'_1' in 1.*no layer over moments for torch.nn.*GRU"):
         momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GRU(3, 3)))
 
 
@@ -192,7 +190,7 @@ def test_networks_of_another_graph_in_training_refuse_the_other_mode():
 def test_hooks_are_refused():
     plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
     plain[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ConvertError, match="0 .Linear. has forward hooks"):
+    with pytest.raises(ConvertError, match=r"0 .Linear. has forward hooks"):
         momentgen.convert(plain)
 
 
