@@ -116,7 +116,7 @@ def matmul(x: Value, y: Value) -> Moments:
 
 
 def mean(x: Moments, dim: Any = None, keepdim: bool = False) -> Moments:
-    """The mean of independent values over ``dim``: variance mean(v) / n."""
+    """Average over ``dim`` of values taken as independent; its variance is that of each over their number."""
     m, v = _pair("mean", x)
     dims = _dims(m, dim)
     n = torch.Size([m.shape[d] for d in dims]).numel()

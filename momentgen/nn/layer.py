@@ -16,9 +16,10 @@ from momentgen.errors import InputError
 from momentgen.nn.method import STATISTICS, current_method
 from momentgen.runtime import Moments
 
-__all__ = ["Layer", "Module", "as_moments", "certain", "draw", "is_certain", "known", "square_root"]
+__all__ = ["Layer", "Module", "as_moments", "certain", "draw", "is_certain", "known", "square_root", "transforming"]
 
-_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+#: whether a torch.func transform is active; private in torch, and without it the general path is taken.
+transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 # Marks on a variance of our own making, in eager mode: checked once is enough, and a zero need not be multiplied.
 _NOT_NEGATIVE, _ZERO = 1, 2
@@ -75,7 +76,7 @@ def as_moments(where: object, value: object) -> Moments:
         raise InputError(
             f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
         )
-    if not torch.compiler.is_compiling() and not _transforming() and var.numel() and not var.is_meta:
+    if not torch.compiler.is_compiling() and not transforming() and var.numel() and not var.is_meta:
         least = var.detach().amin().item()
         if least < 0:
             raise InputError(

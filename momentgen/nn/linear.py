@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import Layer, certain, is_certain, known
+from momentgen.nn.layer import Layer, certain, is_certain, known, transforming
 from momentgen.runtime import Moments
 
 __all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear"]
@@ -33,14 +34,44 @@ def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
     mean = F.linear(x.mean, weight, bias)
     if is_certain(x):
         return certain(mean)
-    var, squares = x.var, weight.square()
+    var = x.var
     shape = (*var.shape[:-1], weight.shape[0])
     for dim in range(var.dim() - 1):
         if var.stride(dim) == 0 and var.shape[dim] > 1:
             var = var.narrow(dim, 0, 1)
     if var.stride(-1) == 0 and var.shape[-1] > 1:
-        return known(mean, (var[..., :1] * squares.sum(dim=1)).to(mean.dtype).expand(shape))
-    return known(mean, F.linear(var, squares).expand(shape))
+        return known(mean, (var[..., :1] * weight.square().sum(dim=1)).to(mean.dtype).expand(shape))
+    return known(mean, square_linear(var, weight).expand(shape))
+
+
+def square_linear(var: Tensor, weight: Tensor) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
+    general = transforming() or getattr(forward_ad, "_current_level", 0) >= 0
+    if general or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
+        return F.linear(var, weight.square())
+    return cast(Tensor, _SquareLinear.apply(var, weight))
+
+
+class _SquareLinear(torch.autograd.Function):
+    """See :func:`square_linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(var, weight)
+        return F.linear(var, weight.square())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        var, weight = ctx.saved_tensors
+        of_var = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_var = grads[0] @ weight.square()
+        if ctx.needs_input_grad[1]:
+            doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
+            # An outer product is a slow matrix product.
+            product = doubled.t() @ flat if len(flat) > 1 else torch.outer(doubled[0], flat[0])
+            of_weight = product * weight
+        return of_var, of_weight
 
 
 class Linear(Layer, torch.nn.Linear):
@@ -62,9 +93,11 @@ class Linear(Layer, torch.nn.Linear):
         copies, rest = divmod(self.in_features, x.mean.shape[0])
         if rest:
             raise InputError(f"Linear: {self.in_features} input features do not come from {x.mean.shape[0]} channels")
+        if copies == 1:
+            mean = torch.mv(self.weight, x.mean)
+            return known(mean if self.bias is None else mean + self.bias, square_linear(x.var, self.weight))
         weight = self.weight.unflatten(1, (-1, copies))
-        mean = weight.sum(2) @ x.mean
-        return known(mean if self.bias is None else mean + self.bias, weight.square().sum(2) @ x.var)
+        return known(F.linear(x.mean, weight.sum(2), self.bias), F.linear(x.var, weight.square().sum(2)))
 
 
 def bilinear(x1: Moments, x2: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:

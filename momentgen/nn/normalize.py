@@ -65,11 +65,11 @@ class Normalize(Layer):
 
     def plain(self, x: Tensor) -> Tensor:
         factor, summand = self._affine(x)
-        return x * factor + summand
+        return torch.addcmul(summand, x, factor)
 
     def moments(self, x: Moments) -> Moments:
         factor, summand = self._affine(x.mean)
-        return known(x.mean * factor + summand, x.var * factor.square())
+        return known(torch.addcmul(summand, x.mean, factor), x.var * factor.square())
 
     def statistics(self, x: Moments) -> Moments:
         if x.mean.shape != (self.num_features,):
