@@ -10,7 +10,7 @@ from typing import Any
 
 from momentgen.nn import activation as _activation
 from momentgen.nn import functional as functional
-from momentgen.nn.activation import PReLU, RReLU, set_variant
+from momentgen.nn.activation import GLU, PReLU, RReLU, set_variant
 from momentgen.nn.arithmetic import Add, Cat, Mul
 from momentgen.nn.container import ModuleDict, ModuleList, Sequential
 from momentgen.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -58,6 +58,7 @@ from momentgen.nn.shape import (
     ConstantPad2d,
     ConstantPad3d,
     Flatten,
+    Fold,
     Identity,
     PixelShuffle,
     PixelUnshuffle,
@@ -68,6 +69,7 @@ from momentgen.nn.shape import (
     ReplicationPad2d,
     ReplicationPad3d,
     Unflatten,
+    Unfold,
     Upsample,
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
@@ -75,7 +77,7 @@ from momentgen.nn.shape import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from momentgen.nn.softmax import LogSoftmax, Softmax, Softmax2d
+from momentgen.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
 from momentgen.nn.units import InjectedNoise, LogisticBernoulli, ProbitBernoulli
 
 globals().update(_activation.LAYERS)
@@ -126,6 +128,8 @@ __all__ = [
     "Embedding",
     "FeatureAlphaDropout",
     "Flatten",
+    "Fold",
+    "GLU",
     "GroupNorm",
     "Identity",
     "InjectedNoise",
@@ -159,7 +163,9 @@ __all__ = [
     "Sequential",
     "Softmax",
     "Softmax2d",
+    "Softmin",
     "Unflatten",
+    "Unfold",
     "Upsample",
     "UpsamplingBilinear2d",
     "UpsamplingNearest2d",

@@ -34,14 +34,14 @@ class Activation:
         op: the generated op.
         functions: the functions of torch.nn.functional, torch and torch.Tensor that compute the same.
         parameters: attribute of the torch module -> keyword of the op.
-        fixed: attributes that the rule has at one value only, with that value.
+        alternatives: value of the attribute ``approximate`` -> another op.
     """
 
     layer: str
     op: str
     functions: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, object] = field(default_factory=dict)
+    alternatives: Mapping[object, str] = field(default_factory=dict)
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Sigmoid", "logistic_transform", ("sigmoid", "sigmoid_", "expit")),
     Activation("Tanh", "tanh", ("tanh", "tanh_")),
     Activation("SiLU", "silu", ("silu",)),
-    Activation("GELU", "gelu", ("gelu",), fixed={"approximate": "none"}),
+    Activation("GELU", "gelu", ("gelu",), alternatives={"tanh": "gelu_tanh"}),
     Activation("ELU", "elu", ("elu", "elu_"), _same("alpha")),
     Activation("CELU", "celu", ("celu", "celu_"), _same("alpha")),
     Activation("SELU", "selu", ("selu", "selu_")),
@@ -73,6 +73,8 @@ ACTIVATIONS: tuple[Activation, ...] = (
     # not in torch.nn
     Activation("Abs", "abs", ("abs", "abs_", "absolute")),
     Activation("Heaviside", "heaviside"),
+    Activation("Erf", "erf", ("erf",)),
+    Activation("Cos", "cos", ("cos",)),
     Activation("Exp", "exp", ("exp",)),
     Activation("Sin", "sin", ("sin",)),
     Activation("Square", "square"),
@@ -126,8 +128,17 @@ class ActivationLayer(Layer):
         if getattr(self, "inplace", False):
             self.inplace = False  # the input may be another layer's output, which stays as it is
 
+    def op(self) -> Op:
+        """The generated op that serves this layer.
+
+        Raises:
+            MissingRuleError: if it has not been built.
+        """
+        name = self.row.alternatives.get(getattr(self, "approximate", None), self.row.op)
+        return generated_op(name, type(self).__name__)
+
     def moments(self, x: Moments) -> Moments:
-        op = generated_op(self.row.op, type(self).__name__)
+        op = self.op()
         accepted = {parameter.name for parameter in op.parameters}
         params: dict[str, Any] = {}
         for attribute, keyword in self.row.parameters.items():
@@ -137,12 +148,6 @@ class ActivationLayer(Layer):
             elif value != _default_of(self.row.layer, attribute):
                 raise InputError(
                     f"{type(self).__name__}: the rule {op.name!r} has no parameter for {attribute}={value!r}"
-                )
-        for attribute, value in self.row.fixed.items():
-            if getattr(self, attribute) != value:
-                raise InputError(
-                    f"{type(self).__name__}: the rule {op.name!r} is for {attribute}={value!r}, "
-                    f"got {getattr(self, attribute)!r}"
                 )
         if self.variant is not None:
             return op(x.mean, x.var, variant=self.variant, **params)
@@ -163,7 +168,7 @@ def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module
         InputError: if no activation in it has the variant.
     """
     layers = [part for part in module.modules() if isinstance(part, ActivationLayer)]
-    having = [p for p in layers if variant is None or variant in generated_op(p.row.op, type(p).__name__).variants]
+    having = [part for part in layers if variant is None or variant in part.op().variants]
     if layers and not having:
         raise InputError(f"set_variant: no activation of {type(module).__name__} has a variant {variant!r}")
     for part in having:
@@ -187,6 +192,8 @@ _OWN = {
     "Heaviside": _heaviside,
     "Exp": torch.exp,
     "Sin": torch.sin,
+    "Cos": torch.cos,
+    "Erf": torch.erf,
     "Square": torch.square,
     "NormalCdf": torch.special.ndtr,
 }
@@ -228,6 +235,15 @@ class PReLU(Layer, torch.nn.PReLU):
         return Moments(
             up.mean - weight * down.mean, up.var + weight.square() * down.var + 2 * weight * up.mean * down.mean
         )
+
+
+class GLU(Layer, torch.nn.GLU):
+    """:class:`torch.nn.GLU` over moments: the product of one half and the logistic transform of the other."""
+
+    def moments(self, x: Moments) -> Moments:
+        (m1, m2), (v1, v2) = (part.chunk(2, self.dim) for part in x)
+        m2, v2 = generated_op("logistic_transform", "GLU")(m2, v2)
+        return known(m1 * m2, v1 * (v2 + m2.square()) + m1.square() * v2)
 
 
 class RReLU(Layer, torch.nn.RReLU):

@@ -6,12 +6,13 @@ Losses need no floor on variances: every denominator here has one of its own.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.nn.arithmetic import add, cat, div, matmul, mean, mul, neg, stack, sub, sum
 from momentgen.nn.layer import as_moments, certain, draw
@@ -81,6 +82,9 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
         raise InputError(
             f"log_class_posterior: expected logistic, normal or simplified, got {approximation!r} as approximation"
         )
+    generated: Any = getattr(momentgen.generated, "log_softmax", None)
+    if generated is not None:
+        return cast(Tensor, generated(x.mean, x.var, dim=dim, variant=approximation))
     m, v = x.mean.movedim(dim, -1), x.var.movedim(dim, -1)
     over = m[..., :, None] - m[..., None, :]  # [y, k] = m_y - m_k
     scale = ((v[..., :, None] + v[..., None, :]) / _LOGISTIC_VAR + 1).rsqrt()

@@ -22,6 +22,7 @@ __all__ = [
     "ConstantPad2d",
     "ConstantPad3d",
     "Flatten",
+    "Fold",
     "Identity",
     "PixelShuffle",
     "PixelUnshuffle",
@@ -32,6 +33,7 @@ __all__ = [
     "ReplicationPad2d",
     "ReplicationPad3d",
     "Unflatten",
+    "Unfold",
     "Upsample",
     "UpsamplingBilinear2d",
     "UpsamplingNearest2d",
@@ -83,6 +85,20 @@ class PixelShuffle(_Moving, torch.nn.PixelShuffle):
 
 class PixelUnshuffle(_Moving, torch.nn.PixelUnshuffle):
     """:class:`torch.nn.PixelUnshuffle` over moments."""
+
+
+class Unfold(_Moving, torch.nn.Unfold):
+    """:class:`torch.nn.Unfold` over moments; a value and its copies are taken as independent later."""
+
+    def statistics(self, x: Moments) -> Moments:
+        return Layer.statistics(self, x)
+
+
+class Fold(_Moving, torch.nn.Fold):
+    """:class:`torch.nn.Fold` over moments: sums of independent values."""
+
+    def statistics(self, x: Moments) -> Moments:
+        return Layer.statistics(self, x)
 
 
 # --------------------------------------------------------------------- padding

@@ -16,7 +16,7 @@ from momentgen.nn.functional import Posterior, log_class_posterior
 from momentgen.nn.layer import Layer, certain, known
 from momentgen.runtime import Moments
 
-__all__ = ["LogSoftmax", "Softmax", "Softmax2d"]
+__all__ = ["LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
 
 
 class _Softmax(Layer):
@@ -51,6 +51,13 @@ class Softmax2d(_Softmax, torch.nn.Softmax2d):
     """:class:`torch.nn.Softmax2d` over moments; see :mod:`momentgen.nn.softmax`."""
 
     dim = -3
+
+
+class Softmin(_Softmax, torch.nn.Softmin):
+    """:class:`torch.nn.Softmin` over moments; see :mod:`momentgen.nn.softmax`."""
+
+    def moments(self, x: Moments) -> Moments:
+        return super().moments(Moments(-x.mean, x.var))
 
 
 class LogSoftmax(_Softmax, torch.nn.LogSoftmax):
