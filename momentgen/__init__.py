@@ -6,21 +6,36 @@ compiler's processes never import torch and the runtime's never import sympy.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from momentgen import nn as nn
+    from momentgen.nn.convert import convert
+    from momentgen.nn.method import method
+    from momentgen.nn.monte_carlo import monte_carlo
+    from momentgen.nn.summary import summary
     from momentgen.runtime.moments import Moments
 
-__all__ = ["Moments", "__version__"]
+__all__ = ["Moments", "__version__", "convert", "method", "monte_carlo", "nn", "summary"]
 
 __version__ = "0.1.0"
 
+#: public name -> the module that defines it.
+_HOMES = {
+    "Moments": "momentgen.runtime.moments",
+    "convert": "momentgen.nn.convert",
+    "method": "momentgen.nn.method",
+    "monte_carlo": "momentgen.nn.monte_carlo",
+    "summary": "momentgen.nn.summary",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Moments":
-        from momentgen.runtime.moments import Moments
-
-        return Moments
+    if name == "nn":
+        return importlib.import_module("momentgen.nn")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,0 +1,150 @@
+"""What propagating variances costs: forward and backward of a network over moments, over the plain network's.
+
+MLP 784-1024-1024-10 and the paper's LeNet, batch 256, float32.  The input's noise is one variance for all pixels
+(``constant``) or one a pixel (``varying``); the loss is the negative log-likelihood of the propagated posterior.
+All contestants take turns in every round of one run, and medians are compared.
+
+    python benchmarks/networks.py [--rounds 15] [--threads 2] [--batch 256]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+
+import torch
+from _common import console, environment, interleaved_medians, save
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from torch import Tensor
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.nn import functional
+
+#: the paper's unoptimised implementation (appendix D.1) and this project's goals.
+PAPER = {"ap2": 3.0, "ap2, normalised": 6.0}
+GOALS = {"mlp": 2.4, "lenet": 2.9}
+
+
+def mlp(normalised: bool) -> nn.Sequential:
+    sizes = [784, 1024, 1024, 10]
+    layers: list[torch.nn.Module] = [nn.Flatten()]
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        layers.append(nn.Linear(inputs, outputs, bias=not normalised))
+        layers += [nn.Normalize(outputs)] if normalised else []
+        layers += [nn.ReLU()] if index < 2 else []
+    return nn.Sequential(*layers)
+
+
+def lenet(normalised: bool) -> nn.Sequential:
+    sizes = [(1, 32, 5, 2), (32, 64, 5, 2), (64, 50, 4, 1), (50, 10, 1, 1)]
+    layers: list[torch.nn.Module] = []
+    for index, (inputs, outputs, kernel, stride) in enumerate(sizes):
+        layers.append(nn.Conv2d(inputs, outputs, kernel, stride, bias=not normalised))
+        layers += [nn.Normalize(outputs)] if normalised else []
+        layers += [nn.LeakyReLU()] if index < 3 else []
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def step(net: torch.nn.Module, x: Moments | Tensor, y: Tensor) -> Callable[[], object]:
+    def run() -> None:
+        for parameter in net.parameters():
+            parameter.grad = None
+        functional.nll_loss(net(x), y).backward()
+
+    return run
+
+
+def plain_step(net: torch.nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
+    def run() -> None:
+        for parameter in net.parameters():
+            parameter.grad = None
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+
+    return run
+
+
+def plain_twin(net: nn.Sequential) -> torch.nn.Sequential:
+    """The same layers of torch.nn, batch norm in the place of analytic normalisation."""
+    layers: list[torch.nn.Module] = []
+    for part in net:
+        if isinstance(part, nn.Linear):
+            layers.append(torch.nn.Linear(part.in_features, part.out_features, part.bias is not None))
+        elif isinstance(part, nn.Conv2d):
+            layers.append(
+                torch.nn.Conv2d(
+                    part.in_channels, part.out_channels, part.kernel_size, part.stride, bias=part.bias is not None
+                )
+            )
+        elif isinstance(part, nn.Normalize):
+            conv = isinstance(layers[-1], torch.nn.Conv2d)
+            layers.append((torch.nn.BatchNorm2d if conv else torch.nn.BatchNorm1d)(part.num_features))
+        else:
+            layers.append(getattr(torch.nn, type(part).__name__)())
+    return torch.nn.Sequential(*layers)
+
+
+def contestants(make: Callable[[bool], nn.Sequential], batch: int) -> dict[str, Callable[[], object]]:
+    torch.manual_seed(0)
+    x, y = torch.rand(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+    one_channel = make is lenet
+    size = 1 if one_channel else 784
+    constant, varying = Moments(x, torch.tensor(0.01).expand_as(x)), Moments(x, 0.01 * torch.rand_like(x))
+
+    def normalised() -> torch.nn.Module:
+        net = make(True)
+        return nn.AnalyticNormalization(net, torch.full((size,), 0.13), torch.full((size,), 0.09))
+
+    converted = momentgen.convert(plain_twin(make(False)))
+    return {
+        "plain": plain_step(plain_twin(make(False)), x, y),
+        "batch norm": plain_step(plain_twin(make(True)), x, y),
+        "ap1": step(nn.set_method(make(False), "ap1"), x, y),
+        "ap2": step(make(False), constant, y),
+        "ap2, varying noise": step(make(False), varying, y),
+        "ap2, converted": step(converted, constant, y),
+        "ap2, normalised": step(normalised(), constant, y),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=256)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rows = []
+    table = Table("network", "propagation", "ms", "over plain", "the paper", "goal", box=SIMPLE_HEAD, pad_edge=False)
+    for name, make in (("mlp", mlp), ("lenet", lenet)):
+        seconds = interleaved_medians(contestants(make, arguments.batch), rounds=arguments.rounds)
+        for contestant, spent in seconds.items():
+            ratio = spent / seconds["plain"]
+            rows.append(
+                {
+                    "network": name,
+                    "propagation": contestant,
+                    "milliseconds": round(1e3 * spent, 2),
+                    "over_plain": round(ratio, 3),
+                }
+            )
+            goal = GOALS[name] + (0.3 if contestant == "ap2, normalised" else 0)
+            table.add_row(
+                name,
+                contestant,
+                f"{1e3 * spent:.1f}",
+                f"{ratio:.2f} ×",
+                f"{PAPER[contestant]:.0f} ×" if contestant in PAPER else "",
+                f"{goal:.1f} ×" if contestant.startswith("ap2") else "",
+            )
+    console.print(table)
+    save(
+        "networks",
+        {"environment": environment(), "batch": arguments.batch, "rounds": arguments.rounds, "results": rows},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Functions over moments: arithmetic, the operations of torch.nn.functional, class posteriors and losses.
+
+Losses need no floor on variances: every denominator here has one of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import momentgen.generated
+from momentgen.errors import InputError
+from momentgen.nn.arithmetic import add, cat, div, matmul, mean, mul, neg, stack, sub, sum
+from momentgen.nn.layer import as_moments, certain, draw
+from momentgen.nn.linear import bilinear, linear
+from momentgen.nn.norm import batch_norm, group_norm, layer_norm, rms_norm
+from momentgen.nn.pool import maximum, maximum_of
+from momentgen.nn.shape import interpolate, pad
+from momentgen.runtime import Moments
+
+__all__ = [
+    "add",
+    "batch_norm",
+    "bilinear",
+    "cat",
+    "certain",
+    "class_posterior",
+    "div",
+    "draw",
+    "gaussian_nll_loss",
+    "group_norm",
+    "interpolate",
+    "layer_norm",
+    "linear",
+    "log_class_posterior",
+    "matmul",
+    "maximum",
+    "maximum_of",
+    "mean",
+    "mul",
+    "neg",
+    "nll_loss",
+    "pad",
+    "rms_norm",
+    "stack",
+    "sub",
+    "sum",
+]
+
+#: variance of the standard logistic distribution.
+_LOGISTIC_VAR = math.pi**2 / 3
+Posterior = Literal["logistic", "normal", "simplified"]
+
+
+def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:
+    """Logarithm of the expected softmax of independent logits, normalised.
+
+    Args:
+        logits: moments, or a tensor (variance 0, where ``logistic`` and ``simplified`` are log_softmax itself).
+        dim: the dimension of classes.
+        approximation: ``logistic`` and ``normal`` compare every two classes, by the logistic and the normal
+            distribution function, and take classes² memory; ``simplified`` scales each logit by itself and is what the
+            paper trains with.
+
+    Source: Shekhovtsov & Flach 2018, (61), (59) and (64), renormalised, in the log domain.
+
+    Raises:
+        InputError: for another approximation, or bad moments.
+
+    >>> x = Moments(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 4.0]))
+    >>> log_class_posterior(x).exp()
+    tensor([0.7464, 0.2536])
+    """
+    x = as_moments("log_class_posterior", logits)
+    if approximation == "simplified":
+        return F.log_softmax(x.mean * (x.var / _LOGISTIC_VAR + 1).rsqrt(), dim)
+    if approximation not in ("logistic", "normal"):
+        raise InputError(
+            f"log_class_posterior: expected logistic, normal or simplified, got {approximation!r} as approximation"
+        )
+    generated: Any = getattr(momentgen.generated, "log_softmax", None)
+    if generated is not None:
+        return cast(Tensor, generated(x.mean, x.var, dim=dim, variant=approximation))
+    m, v = x.mean.movedim(dim, -1), x.var.movedim(dim, -1)
+    over = m[..., :, None] - m[..., None, :]  # [y, k] = m_y - m_k
+    scale = ((v[..., :, None] + v[..., None, :]) / _LOGISTIC_VAR + 1).rsqrt()
+    if approximation == "logistic":
+        log_q = -torch.logsumexp(-over * scale, dim=-1)  # k = y adds the 1
+    else:
+        pairs = torch.special.log_ndtr(over * scale / math.sqrt(_LOGISTIC_VAR))
+        diagonal = torch.eye(m.shape[-1], dtype=torch.bool, device=m.device)
+        log_q = torch.where(diagonal, 0, pairs).sum(-1)
+    return F.log_softmax(log_q, -1).movedim(-1, dim)
+
+
+def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:
+    """Expected softmax of independent logits; see :func:`log_class_posterior`."""
+    return log_class_posterior(logits, dim, approximation).exp()
+
+
+def nll_loss(
+    logits: Moments | Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    approximation: Posterior = "simplified",
+) -> Tensor:
+    """Negative log-likelihood of the propagated class posterior (Shekhovtsov & Flach 2018, (12)).
+
+    Args:
+        logits: shape ``(N, C, *)`` or ``(C,)``, before any softmax.
+        target: class indices, shape ``(N, *)`` or ``()``.
+        weight: a weight for each class, shape ``(C,)``.
+        ignore_index: a target that does not count.
+        reduction: ``mean``, ``sum`` or ``none``, as in torch.
+        approximation: of :func:`log_class_posterior`.
+    """
+    x = as_moments("nll_loss", logits)
+    log_q = log_class_posterior(x, 0 if x.mean.dim() == 1 else 1, approximation)
+    return F.nll_loss(log_q, target, weight, ignore_index=ignore_index, reduction=reduction)
+
+
+def gaussian_nll_loss(
+    output: Moments | Tensor, target: Tensor, noise_var: Tensor | float, reduction: str = "mean"
+) -> Tensor:
+    """Negative log-likelihood of targets under N(mean, var + noise_var), constants included.
+
+    Args:
+        output: the network's output, any shape.
+        target: of the same shape.
+        noise_var: *variance* of the observation noise, positive; a number or a tensor that broadcasts.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        InputError: if shapes differ, a number ``noise_var`` is not positive, or another reduction is asked for.
+    """
+    x = as_moments("gaussian_nll_loss", output)
+    if x.mean.shape != target.shape:
+        raise InputError(f"gaussian_nll_loss: output {tuple(x.mean.shape)} and target {tuple(target.shape)} differ")
+    if not isinstance(noise_var, Tensor) and not noise_var > 0:
+        raise InputError(f"gaussian_nll_loss: the noise's variance must be positive, got {noise_var!r}")
+    var = x.var + noise_var
+    loss = 0.5 * ((target - x.mean).square() / var + var.log() + math.log(2 * math.pi))
+    if reduction == "none":
+        return loss
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"gaussian_nll_loss: expected mean, sum or none, got {reduction!r} as reduction")
+    return loss.mean() if reduction == "mean" else loss.sum()

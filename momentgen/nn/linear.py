@@ -1,0 +1,140 @@
+"""Linear layers, Bilinear and Embedding: affine in their input, so exact for independent inputs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from momentgen.errors import InputError
+from momentgen.nn.layer import Layer, certain, is_certain, known, transforming
+from momentgen.runtime import Moments
+
+__all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear"]
+
+
+def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    """Mean ``W m + b``, variance ``(W∘W) v`` (Shekhovtsov & Flach 2018, (7a), (7b)).
+
+    Args:
+        x: shape ``(*, in_features)``.
+        weight: shape ``(out_features, in_features)``.
+        bias: shape ``(out_features,)``.
+
+    Where the variance is one number expanded, over the batch or the features, it is multiplied once.
+
+    Raises:
+        InputError: if the last dimension is not ``in_features``.
+    """
+    if x.mean.shape[-1:] != weight.shape[-1:]:
+        raise InputError(f"linear: expected (..., {weight.shape[-1]}), got {tuple(x.mean.shape)}")
+    mean = F.linear(x.mean, weight, bias)
+    if is_certain(x):
+        return certain(mean)
+    var = x.var
+    shape = (*var.shape[:-1], weight.shape[0])
+    for dim in range(var.dim() - 1):
+        if var.stride(dim) == 0 and var.shape[dim] > 1:
+            var = var.narrow(dim, 0, 1)
+    if var.stride(-1) == 0 and var.shape[-1] > 1:
+        return known(mean, (var[..., :1] * weight.square().sum(dim=1)).to(mean.dtype).expand(shape))
+    return known(mean, square_linear(var, weight).expand(shape))
+
+
+def square_linear(var: Tensor, weight: Tensor) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
+    general = transforming() or getattr(forward_ad, "_current_level", 0) >= 0
+    if general or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
+        return F.linear(var, weight.square())
+    return cast(Tensor, _SquareLinear.apply(var, weight))
+
+
+class _SquareLinear(torch.autograd.Function):
+    """See :func:`square_linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(var, weight)
+        return F.linear(var, weight.square())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        var, weight = ctx.saved_tensors
+        of_var = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_var = grads[0] @ weight.square()
+        if ctx.needs_input_grad[1]:
+            doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
+            # An outer product is a slow matrix product.
+            product = doubled.t() @ flat if len(flat) > 1 else torch.outer(doubled[0], flat[0])
+            of_weight = product * weight
+        return of_var, of_weight
+
+
+class Linear(Layer, torch.nn.Linear):
+    """:class:`torch.nn.Linear` over moments.
+
+    >>> import torch
+    >>> from momentgen import Moments
+    >>> layer = Linear(2, 1, bias=False)
+    >>> layer.weight.data = torch.tensor([[3.0, -1.0]])
+    >>> layer(Moments(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))).var.tolist()
+    [[13.0]]
+    """
+
+    def moments(self, x: Moments) -> Moments:
+        return linear(x, self.weight, self.bias)
+
+    def statistics(self, x: Moments) -> Moments:
+        # After a Flatten every channel fills in_features / C inputs.
+        copies, rest = divmod(self.in_features, x.mean.shape[0])
+        if rest:
+            raise InputError(f"Linear: {self.in_features} input features do not come from {x.mean.shape[0]} channels")
+        if copies == 1:
+            mean = torch.mv(self.weight, x.mean)
+            return known(mean if self.bias is None else mean + self.bias, square_linear(x.var, self.weight))
+        weight = self.weight.unflatten(1, (-1, copies))
+        return known(F.linear(x.mean, weight.sum(2), self.bias), F.linear(x.var, weight.square().sum(2)))
+
+
+def bilinear(x1: Moments, x2: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    """``y_k = x1ᵀ A_k x2 + b_k`` for independent inputs; exact.
+
+    Var y_k = Σ_i v1_i (A_k m2)_i² + Σ_j v2_j (A_kᵀ m1)_j² + Σ_ij A_kij² v1_i v2_j, all terms non-negative.
+
+    Args:
+        x1: shape ``(*, in1_features)``.
+        x2: shape ``(*, in2_features)``.
+        weight: shape ``(out_features, in1_features, in2_features)``.
+        bias: shape ``(out_features,)``.
+    """
+    mean = F.bilinear(x1.mean, x2.mean, weight, bias)
+    of_first = torch.einsum("kij,...j->...ki", weight, x2.mean).square()
+    of_second = torch.einsum("kij,...i->...kj", weight, x1.mean).square()
+    var = (
+        torch.einsum("...ki,...i->...k", of_first, x1.var)
+        + torch.einsum("...kj,...j->...k", of_second, x2.var)
+        + F.bilinear(x1.var, x2.var, weight.square())
+    )
+    return known(mean, var)
+
+
+class Bilinear(Layer, torch.nn.Bilinear):
+    """:class:`torch.nn.Bilinear` over moments of two independent inputs."""
+
+    arity = 2
+
+    def moments(self, x1: Moments, x2: Moments) -> Moments:
+        return bilinear(x1, x2, self.weight, self.bias)
+
+
+class Embedding(Layer, torch.nn.Embedding):
+    """:class:`torch.nn.Embedding`: indices are certain, and so are the rows they pick."""
+
+    def propagate(self, indices: Tensor) -> Moments:
+        return certain(self.plain(indices))
+
+    forward: Any = propagate

@@ -1,0 +1,227 @@
+"""``monte_carlo``: mean and variance of every layer by sampling, in bounded memory.
+
+Samples are merged as they come, by the update of Chan, Golub & LeVeque (1979) in
+float64: memory is that of one chunk and two numbers a unit, whatever n is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.nn.layer import as_moments, certain, draw
+from momentgen.nn.method import method
+from momentgen.runtime import Moments
+
+__all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
+
+
+class RunningMoments:
+    """Mean and variance of samples that come in chunks.
+
+    >>> running = RunningMoments()
+    >>> for chunk in torch.tensor([1.0, 2.0, 3.0, 6.0]).view(2, 2, 1):
+    ...     running.update(chunk)
+    >>> running.moments()
+    Moments(mean=tensor([3.], dtype=torch.float64), var=tensor([4.6667], dtype=torch.float64))
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean: Tensor | None = None
+        self._squares: Tensor | None = None
+
+    def update(self, chunk: Tensor) -> None:
+        """Take in samples along the first dimension."""
+        chunk = chunk.detach().double()
+        n, mean = chunk.shape[0], chunk.mean(0)
+        squares = (chunk - mean).square().sum(0)
+        if self._mean is None or self._squares is None:
+            self.count, self._mean, self._squares = n, mean, squares
+            return
+        total = self.count + n
+        shift = mean - self._mean
+        self._mean += shift * (n / total)
+        self._squares += squares + shift.square() * (self.count * n / total)
+        self.count = total
+
+    def moments(self) -> Moments:
+        """Mean and unbiased variance, in float64.
+
+        Raises:
+            InputError: of fewer than two samples.
+        """
+        if self._mean is None or self._squares is None or self.count < 2:
+            raise InputError(f"RunningMoments: expected at least 2 samples, got {self.count}")
+        return Moments(self._mean, self._squares / (self.count - 1))
+
+
+@dataclass
+class MonteCarlo:
+    """What sampling found.
+
+    Args:
+        n: number of samples.
+        output: moments of the network's output, float64, shaped as the output.
+        layers: moments of each layer's output by its name in the network; a layer called more than once has its later
+            calls as ``NAME:1``, ``NAME:2``.
+        expected: means and variances of the functions asked for.
+    """
+
+    n: int
+    output: Moments
+    layers: dict[str, Moments]
+    expected: dict[str, Moments] = field(default_factory=dict)
+
+
+def monte_carlo(
+    model: torch.nn.Module,
+    x: Moments | Tensor,
+    n: int = 1000,
+    *,
+    functions: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    rows: int = 4096,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> MonteCarlo:
+    """Moments of every layer by ``n`` passes in which every stochasticity is drawn.
+
+    Args:
+        model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.
+        x: the input, batch first; moments are drawn as independent normals.
+        n: samples of every input, at least 2.
+        functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
+        rows: how many inputs go through the model at once; bounds the memory.
+        seed: of the draws; None continues torch's generators.
+        progress: whether to show a bar; None shows it on a terminal.
+
+    Returns:
+        :class:`MonteCarlo`; standard errors of its means are ``sqrt(var / n)``.
+
+    The model keeps its training or evaluation mode; under batch norm in training mode, use ``rows`` of one batch.
+
+    Raises:
+        InputError: for bad moments, ``n`` below 2, or an output that is not one tensor or moments.
+
+    >>> layer = torch.nn.ReLU()
+    >>> found = monte_carlo(layer, Moments(torch.zeros(1, 1), torch.ones(1, 1)), 100_000, seed=0)
+    >>> bool((found.output.mean - 0.3989).abs() < 4 * (found.output.var / found.n).sqrt())
+    True
+    """
+    if n < 2:
+        raise InputError(f"monte_carlo: expected n of at least 2, got {n}")
+    given = as_moments("monte_carlo", x)
+    batch = given.mean.shape[0]
+    at_once = max(1, min(n, rows // max(batch, 1)))
+    layers: dict[str, RunningMoments] = {}
+    expected = {name: RunningMoments() for name in functions or {}}
+    output = RunningMoments()
+    devices = [given.mean.device] if given.mean.is_cuda else []
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices, enabled=seed is not None),
+        _recording(model, layers, batch),
+        method("sample"),
+        _bar(n, progress) as advance,
+    ):
+        if seed is not None:
+            torch.manual_seed(seed)
+        done = 0
+        while done < n:
+            k = min(at_once, n - done)
+            repeated = Moments(*[part.expand(k, *part.shape).reshape(k * batch, *part.shape[1:]) for part in given])
+            sample = given.mean.repeat(k, *[1] * (given.mean.dim() - 1)) if x is given.mean else draw(repeated)
+            out = _value(model(sample))
+            samples = out.unflatten(0, (k, batch))
+            output.update(samples)
+            for name, function in (functions or {}).items():
+                expected[name].update(function(out).unflatten(0, (k, batch)))
+            done += k
+            advance(k)
+    return MonteCarlo(
+        n,
+        output.moments(),
+        {name: running.moments() for name, running in layers.items()},
+        {name: running.moments() for name, running in expected.items()},
+    )
+
+
+def _value(out: Any) -> Tensor:
+    if isinstance(out, Moments):
+        return out.mean
+    if isinstance(out, Tensor):
+        return out
+    raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")
+
+
+def layer_names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
+    """The modules whose outputs are looked at: those without children, and the entry of a converted network not."""
+    found = {part: name for name, part in model.named_modules() if not any(part.children())}
+    return {part: name or type(part).__name__ for part, name in found.items() if type(part).__name__ != "Entry"}
+
+
+@contextlib.contextmanager
+def _recording(model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int) -> Iterator[None]:
+    """Within it, every layer's output is merged into ``layers``."""
+    calls: dict[str, int] = {}
+
+    def record(name: str) -> Callable[..., None]:
+        def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
+            call = calls.get(name, 0)
+            calls[name] = call + 1
+            value = out.mean if isinstance(out, Moments) else out
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dim() and value.shape[0] % batch == 0:
+                key = name if call == 0 else f"{name}:{call}"
+                layers.setdefault(key, RunningMoments()).update(value.unflatten(0, (-1, batch)))
+
+        return hook
+
+    handles = [part.register_forward_hook(record(name)) for part, name in layer_names(model).items()]
+    handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = sys.stderr.isatty() if wanted is None else wanted
+    with Progress(console=Console(stderr=True), transient=True, disable=not shown) as bar:
+        task = bar.add_task("Monte Carlo", total=total)
+        yield lambda k: bar.advance(task, k)
+
+
+def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
+    """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
+    found: dict[str, Moments] = {}
+    calls: dict[str, int] = {}
+
+    def record(name: str) -> Callable[..., None]:
+        def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
+            call = calls.get(name, 0)
+            calls[name] = call + 1
+            if isinstance(out, Moments | Tensor):
+                found[name if call == 0 else f"{name}:{call}"] = out if isinstance(out, Moments) else certain(out)
+
+        return hook
+
+    handles = [part.register_forward_hook(record(name)) for part, name in layer_names(model).items()]
+    try:
+        with torch.no_grad():
+            out = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return out if isinstance(out, Moments) else certain(_value(out)), found

@@ -1,0 +1,183 @@
+"""``summary``: what each layer does to the uncertainty, as a table, and as a picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.nn.activation import ActivationLayer
+from momentgen.nn.monte_carlo import monte_carlo, propagated
+from momentgen.runtime import Moments
+
+__all__ = ["Row", "Summary", "summary"]
+
+#: an activation's unit is saturated where it passes on less than this part of its input's standard deviation.
+_PASSED_ON = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer.
+
+    Args:
+        name: its name in the network.
+        kind: its class.
+        mean: least, average and largest mean of its units over the batch.
+        std: least, average and largest standard deviation.
+        saturation: share of an activation's units whose standard deviation is less than a hundredth of their
+            input's; None for other layers, and where the input was certain.
+        ratio: geometric mean of σ over Monte Carlo's σ*; None without Monte Carlo.  Units whose σ* is below a hundredth
+            of the layer's average are left out: they hardly ever moved.
+    """
+
+    name: str
+    kind: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    saturation: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows of :func:`summary`; prints as a table."""
+
+    rows: tuple[Row, ...]
+    samples: int
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=120, no_color=True)
+        with console.capture() as capture:
+            console.print(self.__rich__())
+        return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+    def __rich__(self) -> Any:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in ("layer", "class"):
+            table.add_column(column)
+        columns = ["mean: least", "average", "largest", "std: least", "average", "largest", "saturated"]
+        for column in columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []):
+            table.add_column(column, justify="right")
+        for row in self.rows:
+            cells = [f"{value:.3g}" for value in (*row.mean, *row.std)]
+            cells.append("" if row.saturation is None else f"{row.saturation:.1%}")
+            if self.samples:
+                cells.append("" if row.ratio is None else f"{row.ratio:.3f}")
+            table.add_row(row.name, row.kind, *cells)
+        return table
+
+    def plot(self, path: str | Path) -> None:
+        """Write a picture of the ranges, layer by layer; needs matplotlib.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
+        """
+        from matplotlib.figure import Figure
+
+        panels = 3 if self.samples else 2
+        figure = Figure(figsize=(max(6, 0.7 * len(self.rows) + 2), 2.5 * panels), layout="constrained")
+        axes = figure.subplots(panels, 1, sharex=True)
+        places = range(len(self.rows))
+        for axis, ranges, label in (
+            (axes[0], [row.mean for row in self.rows], "mean"),
+            (axes[1], [row.std for row in self.rows], "standard deviation"),
+        ):
+            axis.vlines(places, [r[0] for r in ranges], [r[2] for r in ranges], color="C0")
+            axis.plot(places, [r[1] for r in ranges], "o", color="C0")
+            axis.set_ylabel(label)
+        if self.samples:
+            axes[2].axhline(1, color="black", linewidth=0.8)
+            axes[2].plot(places, [math.nan if row.ratio is None else row.ratio for row in self.rows], "o-", color="C1")
+            axes[2].set_ylabel("σ / σ Monte Carlo")
+        axes[-1].set_xticks(list(places), [row.name for row in self.rows], rotation=60, ha="right")
+        figure.savefig(path, dpi=110)
+
+
+def summary(
+    model: torch.nn.Module,
+    x: Moments | Tensor,
+    samples: int = 0,
+    *,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> Summary:
+    """Ranges of mean and standard deviation of every layer, saturation, and on request σ over Monte Carlo's.
+
+    Args:
+        model: a network over moments.
+        x: the input, batch first.
+        samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
+        seed: of the samples.
+        progress: as in :func:`momentgen.monte_carlo`.
+
+    Raises:
+        InputError: for a network with no layers, and as :func:`momentgen.monte_carlo`.
+
+    >>> from momentgen import nn
+    >>> x = Moments(torch.tensor([[-1.0, 9.0]]), torch.tensor([[1.0, 4.0]]))
+    >>> rows = summary(nn.Sequential(nn.ReLU(), nn.Flatten()), x).rows
+    >>> rows[0].name, rows[0].kind, [round(value, 3) for value in rows[0].mean]
+    ('0', 'ReLU', [0.083, 4.542, 9.0])
+    """
+    saturations: dict[str, float] = {}
+    handles = [
+        part.register_forward_hook(_saturation(name, saturations))
+        for name, part in model.named_modules()
+        if isinstance(part, ActivationLayer)
+    ]
+    try:
+        _, layers = propagated(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not layers:
+        raise InputError(f"summary: {type(model).__name__} has no layers")
+    truth = monte_carlo(model, x, samples, seed=seed, progress=progress).layers if samples else {}
+    kinds = {name: type(part).__name__ for name, part in model.named_modules()}
+    rows = []
+    for name, found in layers.items():
+        base = name.partition(":")[0]
+        rows.append(
+            Row(
+                name,
+                kinds.get(base, base),
+                _range(found.mean),
+                _range(found.var.sqrt()),
+                saturations.get(base),
+                _ratio(found, truth[name]) if name in truth else None,
+            )
+        )
+    return Summary(tuple(rows), samples)
+
+
+def _saturation(name: str, found: dict[str, float]) -> Any:
+    def hook(_module: torch.nn.Module, inputs: tuple[Any, ...], out: Moments) -> None:
+        if isinstance(inputs[0], Moments) and bool((inputs[0].var > 0).any()):
+            before = inputs[0].var
+            stuck = (out.var < _PASSED_ON**2 * before)[before > 0]
+            found[name] = stuck.double().mean().item()
+
+    return hook
+
+
+def _range(values: Tensor) -> tuple[float, float, float]:
+    return values.min().item(), values.double().mean().item(), values.max().item()
+
+
+def _ratio(found: Moments, truth: Moments) -> float | None:
+    std = truth.var.sqrt()
+    measured = (std > 0.01 * std.mean()) & (found.var > 0)
+    if not bool(measured.any()):
+        return None
+    return (0.5 * (found.var.double()[measured].log() - truth.var[measured].log())).mean().exp().item()

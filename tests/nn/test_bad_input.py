@@ -1,0 +1,107 @@
+"""What a user can get wrong says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.errors import InputError, MomentgenError
+from momentgen.nn import functional
+
+ZERO = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Moments(ZERO, torch.zeros(2, 4)), r"one shape and device, got \(2, 3\) on cpu and \(2, 4\)"),
+        (Moments(ZERO, ZERO.double()), "one floating-point dtype, got torch.float32 and torch.float64"),
+        (Moments(ZERO.long(), ZERO.long()), "floating-point"),
+        (Moments(ZERO, ZERO - 1), "must not be negative, got -1"),
+        (Moments(ZERO, torch.tensor([[0.0, 1.0, -1e-30]]).expand(2, 3)), "must not be negative, got -1e-30"),
+        ("x", "expected a tensor or Moments, got str"),
+        ((ZERO, ZERO), "got tuple of 2"),
+        (Moments(ZERO, ZERO) + Moments(ZERO, ZERO), r"use momentgen.nn.functional.add"),
+    ],
+)
+def test_bad_moments_are_refused_with_what_came(value, message):
+    for layer in (nn.Linear(3, 2), nn.ReLU(), nn.Dropout()):
+        with pytest.raises(InputError, match=message):
+            layer(value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.Linear(4, 2), r"expected \(..., 4\), got \(2, 3\)"),
+        (nn.Conv2d(3, 2, 1), r"Conv2d: expected 3 channels and 2 dimensions of space, got shape \(2, 3\)"),
+        (nn.BatchNorm1d(4), r"expected 4 channels"),
+        (nn.LayerNorm(4), r"layer_norm: expected"),
+        (nn.Normalize(4), r"Normalize: expected 4 channels"),
+
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_mismatched_shapes_name_the_layer_and_the_shape(layer, message):
+    with pytest.raises(InputError, match=message):
+        layer(Moments(ZERO, ZERO + 1))
+
+
+def test_layers_without_a_built_rule_name_the_rule():
+    absent = [row.layer for row in nn._activation.ACTIVATIONS if nn._activation.missing(row.layer)]
+    for name in absent:
+        with pytest.raises(MomentgenError, match=rf"momentgen.nn.{name} needs the rule .* not built"):
+            getattr(nn, name)
+        if hasattr(torch.nn, name) and name != "Threshold":
+            with pytest.raises(MomentgenError, match="needs the rule"):
+                momentgen.convert(torch.nn.Sequential(torch.nn.Linear(2, 2), getattr(torch.nn, name)()))
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchLayer'"):
+        nn.NoSuchLayer  # noqa: B018
+
+
+def test_a_quotient_of_random_values_is_refused():
+    x = Moments(ZERO, ZERO + 1)
+    with pytest.raises(InputError, match="denominator is random"):
+        functional.div(x, x)
+
+
+def test_losses_refuse_what_has_no_likelihood():
+    x = Moments(ZERO, ZERO + 1)
+    with pytest.raises(InputError, match="must be positive, got 0"):
+        functional.gaussian_nll_loss(x, ZERO, 0)
+    with pytest.raises(InputError, match=r"output \(2, 3\) and target \(3,\) differ"):
+        functional.gaussian_nll_loss(x, ZERO[0], 1.0)
+    with pytest.raises(InputError, match="expected logistic, normal or simplified"):
+        functional.log_class_posterior(x, approximation="exact")
+
+
+def test_unknown_variants_are_refused():
+    with pytest.raises(InputError, match="no activation of Sequential has a variant 'best'"):
+        nn.set_variant(nn.Sequential(nn.ReLU()), "best")
+
+
+def test_monte_carlo_needs_two_samples():
+    with pytest.raises(InputError, match="n of at least 2, got 1"):
+        momentgen.monte_carlo(nn.ReLU(), ZERO, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_modules_in_other_precisions_stay_in_theirs(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)
+    )
+    x = torch.randn(2, 1, 6, 6)
+    wanted = net.eval()(Moments(x, torch.full_like(x, 0.1)))
+    found = net.to(dtype)(Moments(x.to(dtype), torch.full_like(x, 0.1, dtype=dtype)))
+    tolerance = 40 * torch.finfo(dtype).eps if dtype is not torch.float64 else 1e-5
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype is dtype
+        torch.testing.assert_close(got.float(), want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_module_in_another_precision_than_its_input_says_so():
+    with pytest.raises(RuntimeError, match="dtype"):
+        nn.Linear(3, 2).half()(Moments(ZERO, ZERO + 1))

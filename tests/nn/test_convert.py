@@ -1,0 +1,216 @@
+"""Conversion of plain torch networks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plain_networks import Functional, ResNet18
+from torch import Tensor
+
+import momentgen
+import momentgen.generated
+from momentgen import Moments
+from momentgen.nn import MaxPool2d
+from momentgen.nn.convert import ConvertError
+
+
+def warmed(net: torch.nn.Module, x: Tensor) -> torch.nn.Module:
+    """With batch norm statistics that are not the initial ones."""
+    with torch.no_grad():
+        net.train()(x)
+    return net.eval()
+
+
+def noisy(x: Tensor, var: float = 0.01) -> Moments:
+    return Moments(x, torch.full_like(x, var))
+
+
+def test_functional_code_is_converted_over_the_same_parameters():
+    torch.manual_seed(0)
+    x = torch.randn(4, 1, 8, 8)
+    plain = warmed(Functional(), x)
+    net = momentgen.convert(plain)
+    with momentgen.method("ap1"):
+        assert torch.equal(net(x).mean, plain(x))
+    found = net(noisy(x))
+    assert (found.var > 0).all()
+    assert list(net.state_dict()) == list(plain.state_dict())
+    assert {id(p) for p in net.parameters()} == {id(p) for p in plain.parameters()}
+    found.var.sum().backward()
+    assert all(p.grad is not None for p in plain.parameters() if p is not plain.head.bias)
+    truth = momentgen.monte_carlo(net, noisy(x), 4000, seed=0).output
+    assert ((found.mean - truth.mean).abs() / truth.var.sqrt()).max() < 0.5
+    with torch.no_grad():
+        plain.head.weight.mul_(2)
+    with momentgen.method("ap1"):
+        assert torch.equal(net(x).mean, plain(x))
+
+
+def test_functional_dropout_follows_the_networks_mode():
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 8, 8)
+    net = momentgen.convert(warmed(Functional(), x))
+    assert net(x).var.count_nonzero() == 0
+    net.train()
+    assert (net(x).var > 0).all()
+
+
+def test_resnet18_as_anyone_would_write_it_is_converted():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 32, 32)
+    plain = warmed(ResNet18(width=8), x)
+    if "maximum" not in momentgen.generated.__all__:
+        # Without the rule the pool, and nothing else, is named.
+        with pytest.raises(ConvertError, match="maxpool") as caught:
+            momentgen.convert(plain)
+        assert str(caught.value).count("node ") == 1
+    net = momentgen.convert(plain, method="ap1")
+    assert list(net.state_dict()) == list(plain.state_dict())
+    with momentgen.method("ap1"):
+        assert torch.equal(net(x).mean, plain(x))
+    with momentgen.method("sample"):
+        torch.testing.assert_close(net(x).mean, plain(x))
+    plain.maxpool = torch.nn.AvgPool2d(3, 2, 1)
+    net = momentgen.convert(plain)
+    found = net(noisy(x, 1e-4))
+    assert (found.var > 0).all()
+    assert torch.isfinite(found.mean).all()
+
+
+def test_a_converted_network_is_copied_and_pickled():
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 8, 8)
+    net = momentgen.convert(warmed(Functional(), x))
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        for got, want in zip(other(noisy(x)), net(noisy(x)), strict=True):
+            assert torch.equal(got, want)
+
+
+def test_shared_modules_stay_shared():
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Linear(3, 3)
+            self.b = self.a
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(self.a(self.a(x))))
+
+    plain = Shared()
+    net = momentgen.convert(plain)
+    assert net.a is net.b
+    assert list(net.state_dict()) == list(plain.state_dict())
+    x = torch.randn(2, 3)
+    with momentgen.method("ap1"):
+        assert torch.equal(net(x).mean, plain(x))
+
+
+class Strange(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(3, 3)
+        self.attention = torch.nn.MultiheadAttention(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.fft.fft(self.fc(x)).real
+        x = torch.logsumexp(x, 0, keepdim=True)
+        return self.attention(x, x, x)[0]
+
+
+def test_every_part_without_a_rule_is_named_with_its_place():
+    with pytest.raises(ConvertError) as caught:
+        momentgen.convert(Strange())
+    text = str(caught.value)
+    assert "fft" in text
+    assert "test_convert.py" in text
+    assert "torch.fft.fft(self.fc(x))" in text
+
+
+def test_a_module_without_a_twin_is_named():
+    with pytest.raises(ConvertError, match=r"'_1' in 1.*no layer over moments for torch.nn.*GRU"):
+        momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GRU(3, 3)))
+
+
+def test_control_flow_on_values_is_refused_with_its_line():
+    class Branching(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.sum() > 0:
+                return x
+            return -x
+
+    with pytest.raises(ConvertError, match=r"test_convert.py:\d+: `if x.sum\(\) > 0:`"):
+        momentgen.convert(Branching())
+
+
+def test_a_subclass_with_another_forward_is_not_taken_for_its_base():
+    class Scaled(torch.nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    plain = torch.nn.Sequential(Scaled(3, 2), torch.nn.ReLU())
+    x = torch.randn(2, 3)
+    with momentgen.method("ap1"):
+        assert torch.equal(momentgen.convert(plain)(x).mean, plain(x))
+
+
+def test_what_is_overwritten_in_place_is_read_as_overwritten():
+    class InPlace(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * 1.0
+            z = F.relu(y, inplace=True)
+            y += 1
+            return y + z
+
+    plain, x = InPlace(), torch.randn(5)
+    with momentgen.method("ap1"):
+        assert torch.equal(momentgen.convert(plain)(x).mean, plain(x.clone()))
+
+
+def test_networks_of_another_graph_in_training_refuse_the_other_mode():
+    class Auxiliary(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) + x if self.training else self.fc(x)
+
+    plain = Auxiliary().eval()
+    net = momentgen.convert(plain)
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(net(x).mean, plain(x))
+    with pytest.raises(momentgen.errors.InputError, match="convert it again in training"):
+        net.train()(x)
+
+
+def test_hooks_are_refused():
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    plain[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ConvertError, match=r"0 .Linear. has forward hooks"):
+        momentgen.convert(plain)
+
+
+def test_parametrized_modules_are_traced_through():
+    plain = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2)), torch.nn.ReLU())
+    x = torch.randn(4, 3)
+    net = momentgen.convert(plain)
+    with momentgen.method("ap1"):
+        torch.testing.assert_close(net(x).mean, plain(x))
+    assert (net(noisy(x)).var > 0).all()
+
+
+def test_layers_over_moments_stay_what_they_are():
+    pool = MaxPool2d(2)
+    assert momentgen.convert(pool, "ap1") is pool
+    assert pool.propagation == "ap1"
+
+
+def test_the_method_of_a_converted_network_is_its_own():
+    plain = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    x = noisy(torch.randn(2, 3))
+    assert momentgen.convert(plain, "ap1")(x).var.count_nonzero() == 0
+    assert (momentgen.convert(plain)(x).var > 0).all()

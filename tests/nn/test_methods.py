@@ -1,0 +1,230 @@
+"""AP1, AP2 and sample: contexts, modules, threads, compiled code, Monte Carlo."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.errors import InputError
+from momentgen.nn.monte_carlo import RunningMoments
+
+
+def small_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.LeakyReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(27, 4),
+    ).eval()
+
+
+def plain_twin() -> torch.nn.Sequential:
+    t = torch.nn
+    net = t.Sequential(
+        t.Conv2d(1, 3, 3), t.BatchNorm2d(3), t.LeakyReLU(), t.AvgPool2d(2), t.Flatten(), t.Dropout(0.5), t.Linear(27, 4)
+    )
+    return net.eval()
+
+
+def test_state_dicts_are_interchangeable_and_ap1_is_the_plain_network_bit_for_bit():
+    ours, plain = small_network(), plain_twin()
+    plain.load_state_dict(ours.state_dict())
+    again = small_network()
+    again.load_state_dict(plain.state_dict())
+    x = torch.randn(5, 1, 8, 8)
+    with momentgen.method("ap1"):
+        for net in (ours, again):
+            found = net(Moments(x, torch.ones_like(x)))
+            assert torch.equal(found.mean, plain(x))
+            assert found.var.count_nonzero() == 0
+
+
+def test_a_context_outranks_a_module_and_ends():
+    layer = nn.set_method(nn.ReLU(), "ap1")
+    x = Moments(torch.zeros(1), torch.ones(1))
+    assert layer(x).mean == 0
+    with momentgen.method("ap2"):
+        assert layer(x).mean > 0
+        with momentgen.method("ap1"):
+            assert layer(x).mean == 0
+        assert layer(x).mean > 0
+    assert layer(x).mean == 0
+    assert nn.set_method(layer, None)(x).mean > 0
+
+
+def test_a_method_holds_for_its_thread_alone():
+    layer, x = nn.ReLU(), Moments(torch.zeros(1), torch.ones(1))
+    found = []
+    with momentgen.method("ap1"):
+        thread = threading.Thread(target=lambda: found.append(layer(x).mean.item()))
+        thread.start()
+        thread.join()
+        assert layer(x).mean == 0
+    assert found[0] > 0
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(InputError, match="expected one of ap1, ap2, sample, got 'ap3'"):
+        momentgen.method("ap3")
+
+
+def test_compiled_code_of_one_method_is_never_run_under_another():
+    torch._dynamo.reset()
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    x = Moments(torch.randn(4, 3), torch.rand(4, 3))
+    for name in ("ap2", "ap1", "ap2"):
+        with momentgen.method(name):
+            for got, want in zip(compiled(x), net(x), strict=True):
+                torch.testing.assert_close(got, want)
+    torch.testing.assert_close(compiled(x).var, net(x).var)
+    with momentgen.method("sample"):
+        assert compiled(x).var.count_nonzero() == 0
+
+    def inside(x: Moments) -> Moments:
+        with momentgen.method("ap1"):
+            return net(x)
+
+    assert torch.compile(inside, backend="aot_eager", fullgraph=True)(x).var.count_nonzero() == 0
+
+
+def test_sample_sees_one_draw_in_both_branches():
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Identity(), nn.Identity()
+
+        def forward(self, x: Moments) -> Moments:
+            return nn.functional.sub(self.one(x), self.other(x))
+
+    x = Moments(torch.zeros(6), torch.ones(6))
+    with momentgen.method("sample"):
+        assert Difference()(x).mean.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_monte_carlo_agrees_with_ap2_where_ap2_is_exact(training):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.4)).train(training)
+    x = Moments(0.3 * torch.randn(2, 3), torch.rand(2, 3) + 1)
+    n = 40_000
+    found = momentgen.monte_carlo(net, x, n, seed=1, rows=4096, progress=False)
+    with torch.no_grad():
+        wanted = net(x)
+    error = (found.output.var / n).sqrt()
+    assert ((found.output.mean - wanted.mean).abs() < 4 * error).all()
+    torch.testing.assert_close(found.output.var, wanted.var.double(), rtol=0.1, atol=1e-3)
+    assert list(found.layers) == ["0", "1", "2"]
+    torch.testing.assert_close(found.layers["2"].var, found.output.var)
+    assert net.training is training
+
+
+def test_monte_carlo_draws_plain_networks_too_and_names_repeated_calls():
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = torch.nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.act(self.act(x) - 1)
+
+    x = Moments(torch.zeros(3, 2), torch.ones(3, 2))
+    found = momentgen.monte_carlo(Twice(), x, 100, seed=0, functions={"square": torch.square})
+    assert list(found.layers) == ["act", "act:1"]
+    mean, var = found.output
+    torch.testing.assert_close(found.expected["square"].mean, mean**2 + var * 99 / 100, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_merge_to_the_moments_of_all_samples():
+    torch.manual_seed(0)
+    samples = torch.randn(1000, 3, dtype=torch.float64) + 1e6
+    running = RunningMoments()
+    for chunk in samples.split(37):
+        running.update(chunk)
+    torch.testing.assert_close(running.moments().mean, samples.mean(0))
+    torch.testing.assert_close(running.moments().var, samples.var(0), rtol=1e-9, atol=0)
+
+
+def test_monte_carlo_continues_no_generator_but_its_own():
+    net, x = nn.Dropout(0.5), torch.ones(2, 3)
+    torch.manual_seed(3)
+    wanted = torch.rand(4)
+    torch.manual_seed(3)
+    first = momentgen.monte_carlo(net, x, 10, seed=5)
+    assert torch.equal(torch.rand(4), wanted)
+    assert torch.equal(first.output.mean, momentgen.monte_carlo(net, x, 10, seed=5).output.mean)
+
+
+def test_a_summary_names_every_layer_and_its_ratio(tmp_path):
+    x = Moments(torch.randn(3, 1, 8, 8), torch.full((3, 1, 8, 8), 0.1))
+    found = momentgen.summary(small_network(), x, samples=2000, seed=0)
+    assert [row.kind for row in found.rows] == [type(part).__name__ for part in small_network()]
+    assert found.rows[0].ratio == pytest.approx(1, abs=0.02)
+    assert found.rows[2].saturation is not None
+    assert "LeakyReLU" in str(found)
+    pytest.importorskip("matplotlib")
+    found.plot(tmp_path / "summary.png")
+    assert (tmp_path / "summary.png").stat().st_size > 1000
+
+
+def test_statistics_of_channels_normalise_what_they_propagate():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, bias=False),
+        nn.Normalize(4),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+        nn.Normalize(3),
+    )
+    mean, var = torch.tensor([0.2, -1.0]), torch.tensor([0.5, 2.0])
+    out = nn.propagate_statistics(net, mean, var)
+    torch.testing.assert_close(out.mean, torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.var, torch.ones(3), atol=1e-3, rtol=0)
+    # Independent pixels of those statistics do come out normalised at the first normalisation.
+    pixels = mean.view(1, 2, 1, 1) + var.sqrt().view(1, 2, 1, 1) * torch.randn(20_000, 2, 3, 3)
+    with momentgen.method("ap1"):
+        first = net[:2].eval()(pixels).mean
+    assert ((first.mean((0, 2, 3))).abs() < 4 / 20_000**0.5).all()
+    torch.testing.assert_close(first.var((0, 2, 3)), torch.ones(4), atol=0.05, rtol=0)
+
+
+def test_training_differentiates_through_the_statistics():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Normalize(4, affine=False, eps=0.0))
+    model = nn.AnalyticNormalization(net, torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 2.0, 0.5])).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    target = torch.randn(5, 4, dtype=torch.float64)
+
+    def loss() -> torch.Tensor:
+        return F.mse_loss(model(x).mean, target)
+
+    for _ in range(2):  # a second step needs a graph of its own
+        model.zero_grad()
+        loss().backward()
+    weight = net[0].weight
+    gradient = weight.grad.clone()
+    # The output does not change with the scale of a row: the gradient is orthogonal to it.
+    assert (gradient * weight).sum(1).abs().max() < 1e-12
+    assert gradient.abs().max() > 1e-3
+
+
+def test_analytic_initialisation_gives_unit_statistics():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.LeakyReLU(), nn.Conv2d(8, 4, 3), nn.LeakyReLU(), nn.Flatten(), nn.Linear(64, 2)
+    )
+    out = nn.initialise_analytically(net, torch.tensor([0.1]), torch.tensor([0.3]))
+    again = nn.propagate_statistics(net, torch.tensor([0.1]), torch.tensor([0.3]))
+    torch.testing.assert_close(again.mean, out.mean, atol=1e-5, rtol=0)
+    torch.testing.assert_close(again.var, torch.ones(2), atol=1e-4, rtol=0)

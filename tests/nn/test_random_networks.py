@@ -1,0 +1,134 @@
+"""Networks built by hypothesis: no negative variance, NaN or infinity, forward or in gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.nn import functional
+
+ACTIVATIONS = sorted(set(nn._activation.LAYERS) - {"Exp", "Square"})  # their moments overflow as they should
+
+
+class Residual(nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Moments) -> Moments:
+        return functional.add(x, self.inner(x))
+
+
+class Concatenated(nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Moments) -> Moments:
+        return functional.cat([x, self.inner(x)], dim=1)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
+    """A convolutional network for inputs of 8 × 8, and its number of input channels."""
+    channels = first = draw(st.integers(1, 3))
+    size, layers = 8, []
+    for _ in range(draw(st.integers(1, 6))):
+        kinds = ["conv", "activation", "norm", "dropout", "residual", "concatenated", "noise", "prelu"]
+        kind = draw(st.sampled_from(kinds + (["avg", "upsample"] if 2 <= size <= 8 else [])))
+        if kind == "conv":
+            wanted = draw(st.integers(1, 4))
+            layers.append(nn.Conv2d(channels, wanted, 3, padding=1, bias=draw(st.booleans())))
+            channels = wanted
+        elif kind == "activation":
+            layers.append(getattr(nn, draw(st.sampled_from(ACTIVATIONS)))())
+        elif kind == "norm":
+            layers.append(
+                draw(
+                    st.sampled_from([nn.BatchNorm2d(channels), nn.GroupNorm(1, channels), nn.InstanceNorm2d(channels)])
+                )
+                if size > 1
+                else nn.Identity()
+            )
+        elif kind == "dropout":
+            layers.append(
+                draw(st.sampled_from([nn.Dropout(0.3), nn.Dropout2d(0.9), nn.AlphaDropout(0.1), nn.Dropout(1.0)]))
+            )
+        elif kind == "residual":
+            layers.append(Residual(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.LeakyReLU())))
+        elif kind == "concatenated" and channels < 8:
+            layers.append(Concatenated(nn.Conv2d(channels, channels, 1)))
+            channels *= 2
+        elif kind == "noise":
+            layers.append(draw(st.sampled_from([nn.InjectedNoise(0.5), nn.LogisticBernoulli()])))
+        elif kind == "prelu":
+            layers.append(nn.PReLU(init=draw(st.sampled_from([-1.0, 0.25, 2.0]))))
+        elif kind == "avg":
+            layers.append(nn.AvgPool2d(2, ceil_mode=draw(st.booleans())))
+            size //= 2
+        elif kind == "upsample" and size <= 4:
+            layers.append(nn.Upsample(scale_factor=2, mode=draw(st.sampled_from(["nearest", "bilinear"]))))
+            size *= 2
+    layers += [nn.Flatten(), nn.Linear(channels * size * size, 3)]
+    return nn.Sequential(*layers).train(draw(st.booleans())), first
+
+
+@st.composite
+def inputs(draw: st.DrawFn, channels: int) -> Moments | torch.Tensor:
+    """Means and variances of all sizes, exact zeros among them."""
+    mean_scale = draw(st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 1e4, 1e8]))
+    var_scale = draw(st.sampled_from([0.0, 1e-38, 1e-12, 1e-3, 1.0, 1e6, 1e16]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    shape = (3, channels, 8, 8)
+    mean = torch.randn(shape, generator=generator) * mean_scale
+    if draw(st.integers(0, 9)) == 0:
+        return mean
+    if draw(st.integers(0, 4)) == 0:
+        return Moments(mean, torch.tensor(var_scale).expand(shape))
+    var = torch.rand(shape, generator=generator) * var_scale
+    return Moments(mean, torch.where(torch.rand(shape, generator=generator) < 0.3, 0, var))
+
+
+def check(data: st.DataObject) -> None:
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    net, channels = data.draw(networks())
+    x = data.draw(inputs(channels))
+    leaves = [part.clone().requires_grad_() for part in (x if isinstance(x, Moments) else [x])]
+    out = net(Moments(*leaves) if isinstance(x, Moments) else leaves[0])
+    assert torch.isfinite(out.mean).all(), net
+    assert torch.isfinite(out.var).all(), net
+    assert (out.var >= 0).all(), net
+    loss = functional.nll_loss(out, torch.tensor([0, 1, 2]))
+    assert torch.isfinite(loss), net
+    loss.backward()
+    for name, value in [*net.named_parameters(), *zip(("mean", "var"), leaves, strict=False)]:
+        assert value.grad is None or torch.isfinite(value.grad).all(), (name, net)
+
+
+quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@settings(max_examples=60, suppress_health_check=quiet)
+@given(st.data())
+def test_random_networks_stay_finite_and_not_negative(data):
+    check(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, suppress_health_check=quiet)
+@given(st.data())
+def test_a_thousand_random_networks_stay_finite_and_not_negative(data):
+    check(data)
+
+
+def test_sampled_networks_stay_finite_where_a_variance_is_zero():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    var = torch.zeros(2, 3, requires_grad=True)
+    with momentgen.method("sample"):
+        net(Moments(torch.zeros(2, 3), var)).mean.sum().backward()
+    assert var.grad is None or torch.isfinite(var.grad).all()

@@ -1,0 +1,206 @@
+"""Training end to end: optimisers, autocast, torch.compile, checkpoints, distributed."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from torch import multiprocessing as mp
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.nn import functional
+
+
+def blobs(n: int = 256) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 3, (n,), generator=draw)
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
+    return centres[y] + 0.5 * torch.randn(n, 2, generator=draw), y
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+
+
+def step(net: torch.nn.Module, optimiser: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> float:
+    optimiser.zero_grad()
+    loss = functional.nll_loss(net(Moments(x, torch.full_like(x, 0.05))), y)
+    loss.backward()
+    optimiser.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+def test_ordinary_optimisers_learn(make):
+    x, y = blobs()
+    net = network()
+    optimiser = make(net.parameters(), lr=0.02)
+    losses = [step(net, optimiser, x, y) for _ in range(80)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert (functional.class_posterior(net.eval()(x)).argmax(1) == y).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("approximation", ["logistic", "simplified"])
+def test_losses_of_certain_logits_are_cross_entropy(approximation):
+    logits, y = torch.randn(6, 4, 3), torch.randint(0, 4, (6, 3))
+    found = functional.nll_loss(logits, y, approximation=approximation)
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits, y))
+
+
+@pytest.mark.parametrize("approximation", ["logistic", "simplified"])
+def test_the_class_posterior_is_nearer_to_the_expected_softmax_than_that_of_the_means(approximation):
+    torch.manual_seed(0)
+    x = Moments(2 * torch.randn(20, 4), 4 * torch.rand(20, 4))
+    samples = (x.mean + x.std * torch.randn(20_000, 20, 4)).softmax(-1).mean(0)
+    error = (functional.class_posterior(x, approximation=approximation) - samples).abs().mean()
+    assert error < (x.mean.softmax(-1) - samples).abs().mean()
+
+
+def test_the_normal_posterior_of_two_classes_is_the_normal_distribution_function():
+    x = Moments(torch.tensor([1.0, -0.5]).double(), torch.tensor([2.0, 0.3]).double())
+    wanted = torch.special.ndtr(torch.tensor(1.5 / (2.3 + math.pi**2 / 3) ** 0.5, dtype=torch.float64))
+    torch.testing.assert_close(functional.class_posterior(x, approximation="normal")[0], wanted)
+
+
+def test_the_gaussian_likelihood_is_that_of_torch_distributions():
+    x, target = Moments(torch.randn(5), torch.rand(5)), torch.randn(5)
+    wanted = -torch.distributions.Normal(x.mean, (x.var + 0.3).sqrt()).log_prob(target).mean()
+    torch.testing.assert_close(functional.gaussian_nll_loss(x, target, 0.3), wanted)
+
+
+def test_autocast_trains_in_bfloat16():
+    x, y = blobs()
+    net = network()
+    optimiser = torch.optim.AdamW(net.parameters(), lr=0.02)
+    for _ in range(60):
+        optimiser.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = net(Moments(x, torch.full_like(x, 0.05)))
+        assert out.mean.dtype is torch.bfloat16
+        loss = functional.nll_loss(Moments(out.mean.float(), out.var.float()), y)
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.3
+
+
+def test_compiled_training_gives_the_gradients_of_eager_training():
+    torch._dynamo.reset()
+    x, y = blobs(32)
+    eager, compiled = network(), network()
+    run = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    losses = []
+    for net in (eager, run):
+        loss = functional.nll_loss(net(Moments(x, torch.full_like(x, 0.05))), y)
+        loss.backward()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses)
+    for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_inductor_compiles_the_whole_network():
+    torch._dynamo.reset()
+    x, _ = blobs(32)
+    net = network()
+    given = Moments(x, torch.full_like(x, 0.05))
+    for got, want in zip(torch.compile(net, fullgraph=True)(given), network()(given), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_checkpoints_resume_to_the_same_bits(tmp_path: Path):
+    x, y = blobs()
+    net = network()
+    optimiser = torch.optim.AdamW(net.parameters(), lr=0.02)
+    step(net, optimiser, x, y)
+    torch.save({"net": net.state_dict(), "optimiser": optimiser.state_dict()}, tmp_path / "checkpoint.pt")
+    again = network()
+    other = torch.optim.AdamW(again.parameters(), lr=0.02)
+    saved = torch.load(tmp_path / "checkpoint.pt")
+    again.load_state_dict(saved["net"])
+    other.load_state_dict(saved["optimiser"])
+    assert step(net, optimiser, x, y) == step(again, other, x, y)
+    for one, two in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_recomputed_activations_give_the_same_gradients():
+    x = Moments(torch.randn(8, 2), torch.rand(8, 2))
+    net = nn.Sequential(nn.Linear(2, 4), nn.LeakyReLU(), nn.Linear(4, 1))
+    gradients = []
+    for run in (net, lambda x: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)):
+        net.zero_grad()
+        run(x).var.sum().backward()
+        gradients.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def worker(rank: int, port: int, folder: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    x, y = blobs(64)
+    torch.manual_seed(1)
+    net = torch.nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+    )
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        step(net, optimiser, x[rank::2], y[rank::2])
+    torch.save(net.module.state_dict(), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(worker, (port, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    x, y = blobs(64)
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        step(net, optimiser, x, y)
+    for name, value in net.state_dict().items():
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_training_by_ap2_needs_no_floor_on_variances():
+    # Pixels that are always 0 under dropout alone: variances of exactly 0 all the way.
+    torch.manual_seed(0)
+    x = torch.rand(64, 1, 8, 8)
+    x[:, :, :4] = 0
+    y = (x.mean((1, 2, 3)) > x.mean()).long()
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Conv2d(4, 4, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 2),
+    )
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss = functional.nll_loss(net(x), y)
+        loss.backward()
+        assert math.isfinite(loss.item())
+        assert all(torch.isfinite(p.grad).all() for p in net.parameters())
+        optimiser.step()
+
+
+def test_momentgen_names_load_lazily():
+    assert momentgen.nn.Linear is nn.Linear
+    assert {"convert", "method", "monte_carlo", "summary"} <= set(dir(momentgen))
