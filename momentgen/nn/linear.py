@@ -74,6 +74,25 @@ class _SquareLinear(torch.autograd.Function):
         return of_var, of_weight
 
 
+class _OneInput(torch.autograd.Function):
+    """``W m`` and ``(W∘W) v`` of one input; its gradient in W, of rank two, is made in one array the size of W."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, var: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(mean, var, weight)
+        return torch.mv(weight, mean), torch.mv(weight.square(), var)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        mean, var, weight = ctx.saved_tensors
+        of_mean = torch.mv(weight.t(), grads[0]) if ctx.needs_input_grad[0] else None
+        of_var = torch.mv(weight.square().t(), grads[1]) if ctx.needs_input_grad[1] else None
+        scaled, doubled = weight * var, (2 * grads[1])[:, None]
+        if torch.is_grad_enabled():  # to be differentiated again
+            return of_mean, of_var, torch.addr(scaled * doubled, grads[0], mean)
+        return of_mean, of_var, scaled.mul_(doubled).addr_(grads[0], mean)
+
+
 class Linear(Layer, torch.nn.Linear):
     """:class:`torch.nn.Linear` over moments.
 
@@ -94,8 +113,8 @@ class Linear(Layer, torch.nn.Linear):
         if rest:
             raise InputError(f"Linear: {self.in_features} input features do not come from {x.mean.shape[0]} channels")
         if copies == 1:
-            mean = torch.mv(self.weight, x.mean)
-            return known(mean if self.bias is None else mean + self.bias, square_linear(x.var, self.weight))
+            mean, var = _OneInput.apply(x.mean, x.var, self.weight)
+            return known(mean if self.bias is None else mean + self.bias, var)
         weight = self.weight.unflatten(1, (-1, copies))
         return known(F.linear(x.mean, weight.sum(2), self.bias), F.linear(x.var, weight.square().sum(2)))
 

@@ -82,8 +82,8 @@ class Normalize(Layer):
 
 
 def _scaled(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
-    """``x · factor + summand`` by channel: batch norm's kernel does it, and its gradients, in fewest passes."""
-    if x.dim() == 1:
+    """``x · factor + summand`` by channel; over space, batch norm's kernel takes the fewest passes."""
+    if x.dim() <= 2:
         return torch.addcmul(summand, x, factor)
     zero, one = torch.zeros_like(factor), torch.ones_like(factor)
     return F.batch_norm(x, zero, one, factor, summand, training=False, eps=0.0)

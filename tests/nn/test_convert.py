@@ -74,7 +74,8 @@ def test_resnet18_as_anyone_would_write_it_is_converted():
         assert torch.equal(net(x).mean, plain(x))
     with momentgen.method("sample"):
         torch.testing.assert_close(net(x).mean, plain(x))
-    plain.maxpool = torch.nn.AvgPool2d(3, 2, 1)
+    if "maximum" not in momentgen.generated.__all__:
+        plain.maxpool = torch.nn.AvgPool2d(3, 2, 1)
     net = momentgen.convert(plain)
     found = net(noisy(x, 1e-4))
     assert (found.var > 0).all()

@@ -219,6 +219,26 @@ def test_training_differentiates_through_the_statistics():
     assert gradient.abs().max() > 1e-3
 
 
+def test_gradients_of_square_weights_are_those_of_finite_differences():
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2).double()
+    x = (torch.randn(4, 3).double().requires_grad_(), torch.rand(4, 3).double().requires_grad_())
+    one = tuple(part[0].detach().clone().requires_grad_() for part in x)
+
+    def run(mean: torch.Tensor, var: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.func.functional_call(layer, {"weight": weight}, (Moments(mean, var),)))
+
+    def statistics(mean: torch.Tensor, var: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with momentgen.nn.method.statistics():
+            return run(mean, var, weight)
+
+    for function, inputs in ((run, x), (statistics, one)):
+        assert torch.autograd.gradcheck(function, (*inputs, layer.weight))
+        assert torch.autograd.gradgradcheck(function, (*inputs, layer.weight))
+    jacobian = torch.func.jacrev(lambda var: layer(Moments(x[0].detach(), var)).var.sum(0))(x[1].detach())
+    torch.testing.assert_close(jacobian[:, 0], layer.weight.square())
+
+
 def test_analytic_initialisation_gives_unit_statistics():
     torch.manual_seed(0)
     net = nn.Sequential(

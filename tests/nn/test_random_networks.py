@@ -8,10 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import momentgen
+import momentgen.generated
 from momentgen import Moments, nn
 from momentgen.nn import functional
 
 ACTIVATIONS = sorted(set(nn._activation.LAYERS) - {"Exp", "Square"})  # their moments overflow as they should
+
+
+MAX_POOLS = ["max"] if "maximum" in momentgen.generated.__all__ else []
 
 
 class Residual(nn.Module):
@@ -39,7 +43,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
     size, layers = 8, []
     for _ in range(draw(st.integers(1, 6))):
         kinds = ["conv", "activation", "norm", "dropout", "residual", "concatenated", "noise", "prelu"]
-        kind = draw(st.sampled_from(kinds + (["avg", "upsample"] if 2 <= size <= 8 else [])))
+        kind = draw(st.sampled_from(kinds + (["avg", "upsample", *MAX_POOLS] if 2 <= size <= 8 else [])))
         if kind == "conv":
             wanted = draw(st.integers(1, 4))
             layers.append(nn.Conv2d(channels, wanted, 3, padding=1, bias=draw(st.booleans())))
@@ -69,6 +73,11 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
             layers.append(nn.PReLU(init=draw(st.sampled_from([-1.0, 0.25, 2.0]))))
         elif kind == "avg":
             layers.append(nn.AvgPool2d(2, ceil_mode=draw(st.booleans())))
+            size //= 2
+        elif kind == "max":
+            layers.append(
+                draw(st.sampled_from([nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AdaptiveMaxPool2d(size // 2)]))
+            )
             size //= 2
         elif kind == "upsample" and size <= 4:
             layers.append(nn.Upsample(scale_factor=2, mode=draw(st.sampled_from(["nearest", "bilinear"]))))
