@@ -9,7 +9,7 @@ rule = Rule(
     f=Phi(x),
     mean=Phi(mu / sqrt(v + 1)),
     accuracy=Accuracy(mean_abs=1e-6, var_abs=2.5e-6),
-    citation="Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8; the variance by "
-    "Owen 1956, Tables for computing bivariate normal probabilities",
+    citation="Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8; Owen 1956, "
+    "Tables for computing bivariate normal probabilities",
     doc="Normal distribution function Phi(x).",
 )

@@ -73,7 +73,9 @@ def _tanh_fit(goal: float) -> Polynomial:
 class _Writer:
     """Writes the shared values at once, and an output when asked; the sum of the terms' magnitudes with ``sizes``."""
 
-    def __init__(self, precision: Precision, slope: sp.Expr | None, params: tuple[str, ...], *, sizes: bool = False) -> None:
+    def __init__(
+        self, precision: Precision, slope: sp.Expr | None, params: tuple[str, ...], *, sizes: bool = False
+    ) -> None:
         self.g = g = Graph(("mean", "var"), params)
         self.f, self.precision, self.sizes = FunctionWriter(g, precision), precision, sizes
         one = g.const(1)
