@@ -135,7 +135,7 @@ t = sympy.Symbol("t", positive=True)
 @pytest.mark.parametrize(
     ("variants", "told"),
     [
-        ({"new": "text"}, "expected a Formula or a Fitted, got str"),
+        ({"new": "text"}, "expected a Formula, a Fitted or a LogisticInput, got str"),
         ({"exact": Formula(mu, v)}, "reserved"),
         ({"not a name": Formula(mu, v)}, "identifier"),
         ({"new": Formula(mu, v + x)}, "unknown symbol x"),
