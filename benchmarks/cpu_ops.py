@@ -29,9 +29,13 @@ from momentgen.runtime.native import parameter_block
 SIZES = {"4M": 1 << 22, "65k": 1 << 16}
 
 
+#: the rules that have a kernel an element; a softmax has none
+ELEMENTWISE = tuple(n for n in momentgen.generated.__all__ if isinstance(getattr(momentgen.generated, n), Op))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rules", default=",".join(momentgen.generated.__all__), help="comma-separated")
+    parser.add_argument("--rules", default=",".join(ELEMENTWISE), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -84,10 +88,11 @@ def contestants_for(op: Op, variant: str, direction: str, n: int) -> dict[str, C
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(n, generator=generator)
     var = torch.rand(n, generator=generator) + 0.1
-    inputs = [tensor.clone() for _ in range(op.inputs) for tensor in (mean, var)]
+    of = {"mean": mean, "var": var, "cov": 0.1 * var}
+    inputs = [of[name.rstrip("12")].clone() for name in op.input_names]
     if direction == "backward":
         inputs += [torch.randn(n, generator=generator) for _ in range(2)]
-    outputs = [torch.empty(n) for _ in range(2 if direction == "forward" else 2 * op.inputs)]
+    outputs = [torch.empty(n) for _ in range(2 if direction == "forward" else len(op.input_names))]
 
     half = n * (len(inputs) + len(outputs)) // 2
     source, target = torch.rand(half, generator=generator), torch.empty(half)
@@ -106,7 +111,7 @@ def bare_kernel(
 ) -> Callable[[], object]:
     """The C function on raw addresses: no allocation, no checks."""
     names = tuple(parameter.name for parameter in op.parameters)
-    kernel = Kernel(op.name, op.package, variant, op.inputs, names)
+    kernel = Kernel(op.name, op.package, variant, op.inputs, names, "cov" in op.input_names)
     function = getattr(kernel.native(), direction)
     block = parameter_block(kernel.scalars(tuple(float(p.default) for p in op.parameters)))
     n = inputs[0].numel()

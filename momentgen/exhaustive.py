@@ -140,6 +140,8 @@ def exhaust_rules(
 def _stables(rule: Rule, variant: str | None) -> Sequence[Stable]:
     if variant is not None and variant not in {*rule.accuracy.ulp, *rule.variants}:
         return []
+    if len(rule.inputs) > 1 or rule.noise is not None:  # no univariate core
+        return []
     derivation = derive(rule)
     if not kink.applies(derivation):
         return []

@@ -20,8 +20,16 @@ import sympy
 from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
-from momentgen.rule_files import RuleSource, check_name, load_rule_sources
-from momentgen.rule_inputs import LogisticInput, Noise, input_symbols, moment_symbols, partial_names
+from momentgen.rule_files import RuleSource, check_name, load_rule_sources, run_rule_file
+from momentgen.rule_inputs import (
+    InputBox,
+    LogisticInput,
+    Noise,
+    Parameter,
+    input_symbols,
+    moment_symbols,
+    partial_names,
+)
 from momentgen.rule_reduction import Reduction, Score
 from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
@@ -57,45 +65,6 @@ __all__ = [
 ]
 
 INPUTS = ("normal", "logistic")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A scalar parameter of an activation.
-
-    Args:
-        name: an identifier, used as the keyword argument of the generated op.
-        default: value when the caller gives none; required.
-        low, high: closed range of values allowed; infinite where unbounded.
-        doc: one line for the op's documentation.
-
-    >>> slope = Parameter("negative_slope", default=0.01, low=0, high=1)
-    >>> slope.symbol.is_nonnegative
-    True
-    """
-
-    name: str
-    default: float | None = None
-    low: float = -math.inf
-    high: float = math.inf
-    doc: str = ""
-
-    @property
-    def symbol(self) -> Symbol:
-        """The parameter in formulas: real, and as positive as its range says."""
-        if self.low > 0:
-            return Symbol(self.name, positive=True)
-        if self.low == 0:
-            return Symbol(self.name, nonnegative=True)
-        return Symbol(self.name, real=True)
-
-
-@dataclass(frozen=True)
-class InputBox:
-    """A region of inputs: ``mu`` and ``v`` each in a closed interval."""
-
-    mu: tuple[float, float] = (-math.inf, math.inf)
-    v: tuple[float, float] = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -409,19 +378,7 @@ def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
 
 
 def _load(source: RuleSource) -> Rule | Reduction:
-    namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
-    try:
-        exec(compile(source.path.read_bytes(), str(source.path), "exec"), namespace)
-    except RuleError:
-        raise
-    except SyntaxError as error:
-        text = error.text.strip() if error.text else None
-        cause = f"syntax error, {source.path.name} line {error.lineno}: {error.msg}"
-        raise RuleError(source.name, cause, text) from error
-    except (Exception, SystemExit) as error:
-        line = _line_of(error, str(source.path))
-        cause = f"{source.path.name}{line} cannot be imported: {type(error).__name__}: {error}"
-        raise RuleError(source.name, cause) from error
+    namespace = run_rule_file(source)
     if "rule" not in namespace:
         raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")
     rule = namespace["rule"]
@@ -431,13 +388,3 @@ def _load(source: RuleSource) -> Rule | Reduction:
     if others:
         raise RuleError(source.name, f"{source.path.name} must define one rule, got also {', '.join(sorted(others))}")
     return dataclasses.replace(rule, digest=source.sha256)
-
-
-def _line_of(error: BaseException, filename: str) -> str:
-    """Where in the rule file ``error`` came up, as `` line N``."""
-    line, trace = "", error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == filename:
-            line = f" line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return line

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import keyword
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from momentgen.errors import RuleError
 
-__all__ = ["RuleSource", "check_name", "evidence_path", "load_rule_sources"]
+__all__ = ["RuleSource", "check_name", "evidence_path", "load_rule_sources", "run_rule_file"]
 
 
 class RuleSource(NamedTuple):
@@ -85,3 +85,35 @@ def _sha256(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise RuleError(str(file), f"cannot be read: {error.strerror or error}") from error
+
+
+def run_rule_file(source: RuleSource) -> dict[str, Any]:
+    """The module-level names that a rule file defines, by running it.
+
+    Raises:
+        RuleError: for a syntax error (with its line), and for any other that running it raises.
+    """
+    namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
+    try:
+        exec(compile(source.path.read_bytes(), str(source.path), "exec"), namespace)
+    except RuleError:
+        raise
+    except SyntaxError as error:
+        text = error.text.strip() if error.text else None
+        cause = f"syntax error, {source.path.name} line {error.lineno}: {error.msg}"
+        raise RuleError(source.name, cause, text) from error
+    except (Exception, SystemExit) as error:
+        line = _line_of(error, str(source.path))
+        cause = f"{source.path.name}{line} cannot be imported: {type(error).__name__}: {error}"
+        raise RuleError(source.name, cause) from error
+    return namespace
+
+
+def _line_of(error: BaseException, filename: str) -> str:
+    """Where in the rule file ``error`` came up, as `` line N``."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == filename:
+            line = f" line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

@@ -1,4 +1,4 @@
-"""The random inputs of a rule: what f is written in, and what the generated code takes for each.
+"""The random inputs and the parameters of a rule: what f is written in, and what the generated code takes.
 
 One input ``x`` is given by ``mean`` and ``var``; several, ``x1``, ``x2``, ..., by ``mean1``, ``var1``, ``mean2``, and
 so on, in formulas ``mu1``, ``v1``, ``mu2``.  Two inputs may be dependent: then ``cov``, their covariance, comes last.
@@ -7,6 +7,7 @@ A :class:`Noise` is a random factor that the caller does not give: its moments a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,55 @@ from sympy import Expr, Symbol
 
 from momentgen.symbols import cov, mu, v
 
-__all__ = ["LogisticInput", "Noise", "input_symbols", "moment_names", "moment_symbols", "partial_names"]
+__all__ = [
+    "InputBox",
+    "LogisticInput",
+    "Noise",
+    "Parameter",
+    "input_symbols",
+    "moment_names",
+    "moment_symbols",
+    "partial_names",
+]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scalar parameter of an activation.
+
+    Args:
+        name: an identifier, used as the keyword argument of the generated op.
+        default: value when the caller gives none; required.
+        low, high: closed range of values allowed; infinite where unbounded.
+        doc: one line for the op's documentation.
+
+    >>> slope = Parameter("negative_slope", default=0.01, low=0, high=1)
+    >>> slope.symbol.is_nonnegative
+    True
+    """
+
+    name: str
+    default: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    doc: str = ""
+
+    @property
+    def symbol(self) -> Symbol:
+        """The parameter in formulas: real, and as positive as its range says."""
+        if self.low > 0:
+            return Symbol(self.name, positive=True)
+        if self.low == 0:
+            return Symbol(self.name, nonnegative=True)
+        return Symbol(self.name, real=True)
+
+
+@dataclass(frozen=True)
+class InputBox:
+    """A region of inputs: ``mu`` and ``v`` each in a closed interval."""
+
+    mu: tuple[float, float] = (-math.inf, math.inf)
+    v: tuple[float, float] = (0.0, math.inf)
 
 
 @dataclass(frozen=True)

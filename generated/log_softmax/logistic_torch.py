@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (61), (62): a multivariate
 #     logistic distribution function
 #
-# rule digest  a4d6cd52eaf7c32692b0995a58b03c5139c5ab79a007ecb4407ea4aac2637b31
+# rule digest  98d7d0ba4818c9bdef9d9cdb792378834992d2e0c58b81283fc7bae530044f2c
 # made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 # operations
 """log_softmax, variant logistic: the term that a class's score is reduced from, for float64."""

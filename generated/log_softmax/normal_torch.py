@@ -2,9 +2,9 @@
 #
 # term: log(Phi((mu1 - mu2)/sqrt(v1 + v2 + pi**2/3)))
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal
-#      distribution functions, as if the comparisons were independent
+#      distribution functions
 #
-# rule digest  a4d6cd52eaf7c32692b0995a58b03c5139c5ab79a007ecb4407ea4aac2637b31
+# rule digest  98d7d0ba4818c9bdef9d9cdb792378834992d2e0c58b81283fc7bae530044f2c
 # made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 # operations
 """log_softmax, variant normal: the term that a class's score is reduced from, for float64."""
@@ -20,5 +20,5 @@ REDUCE = "sum"
 
 
 def term(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
-    """Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal distribution functions, as if the comparisons were independent"""
+    """Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal distribution functions"""
     return torch.special.log_ndtr((mean + -other_mean) / torch.sqrt(3.289868133696453 + var + other_var))

@@ -3,7 +3,7 @@
 # f(x) = x1*x2
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 #
-# rule digest  5e62a963c74706855c5ea8e0cb641282cdfb6ad30abfea4aa604778d7ff76325
+# rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   product_exact_forward 17, product_exact_backward 29
 #

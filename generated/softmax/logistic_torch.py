@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (61), (62): a multivariate
 #     logistic distribution function
 #
-# rule digest  9d1f7dcb841c9c064029df00923f47e673a41ae5e8c77e4cc5f0e240789138a1
+# rule digest  f3252419a2242f30b95dbd1237310864f3ce803e43d258709365f1dbb03d92ae
 # made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 # operations
 """softmax, variant logistic: the term that a class's score is reduced from, for float64."""

@@ -2,9 +2,9 @@
 #
 # term: log(Phi((mu1 - mu2)/sqrt(v1 + v2 + pi**2/3)))
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal
-#      distribution functions, as if the comparisons were independent
+#      distribution functions
 #
-# rule digest  9d1f7dcb841c9c064029df00923f47e673a41ae5e8c77e4cc5f0e240789138a1
+# rule digest  f3252419a2242f30b95dbd1237310864f3ce803e43d258709365f1dbb03d92ae
 # made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 # operations
 """softmax, variant normal: the term that a class's score is reduced from, for float64."""
@@ -20,5 +20,5 @@ REDUCE = "sum"
 
 
 def term(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
-    """Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal distribution functions, as if the comparisons were independent"""
+    """Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (58), (59): a product of normal distribution functions"""
     return torch.special.log_ndtr((mean + -other_mean) / torch.sqrt(3.289868133696453 + var + other_var))

@@ -71,7 +71,8 @@ class Op:
             raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
         self.name, self.package, self.default = name, package, default
         self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
-        self._input_names = input_names(inputs, covariance)
+        #: the tensors it takes, in order
+        self.input_names = input_names(inputs, covariance)
         names = tuple(parameter.name for parameter in self.parameters)
         self._kernels = {
             variant: Kernel(name, package, variant, inputs, names, covariance) for variant in self.variants
@@ -88,7 +89,7 @@ class Op:
         text = _DOC.format(
             call=f"{name}({several})",
             law=law,
-            inputs=", ".join(self._input_names),
+            inputs=", ".join(self.input_names),
             variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in self.variants),
             parameters="".join(line + "\n" for line in lines),
         )
@@ -97,7 +98,7 @@ class Op:
 
     def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Moments:
         """See the op's own documentation, ``help(op)``."""
-        if len(inputs) != len(self._input_names):
+        if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
         kernel = self._kernels.get(self.default if variant is None else variant)
         if kernel is None:
@@ -164,7 +165,7 @@ class Op:
     def _bind(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Inputs that came by name."""
         params = dict(given)
-        wanted = self._input_names
+        wanted = self.input_names
         if len(inputs) < len(wanted) and all(name in params for name in wanted[len(inputs) :]):
             named = tuple(params.pop(name) for name in wanted[len(inputs) :])
             return (*inputs, *named), params
@@ -173,7 +174,7 @@ class Op:
 
     def _reconcile(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Inputs as a kernel takes them, or an error that says why not."""
-        names = self._input_names
+        names = self.input_names
         for name, tensor in zip(names, inputs, strict=True):
             if not isinstance(tensor, Tensor):
                 raise InputError(f"{self.name}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
@@ -198,7 +199,7 @@ class Op:
 
     def _signature(self) -> inspect.Signature:
         kind = inspect.Parameter
-        signature = [kind(name, kind.POSITIONAL_OR_KEYWORD, annotation=Tensor) for name in self._input_names]
+        signature = [kind(name, kind.POSITIONAL_OR_KEYWORD, annotation=Tensor) for name in self.input_names]
         signature.append(kind("variant", kind.KEYWORD_ONLY, default=self.default, annotation=str))
         for p in self.parameters:
             default = kind.empty if p.default is None else p.default

@@ -13,7 +13,22 @@ import pytest
 import sympy
 
 from momentgen.errors import RuleError
-from momentgen.rule import Accuracy, Fitted, Formula, Parameter, Phi, Rule, S, ScaleMixture, load_rules, mu, phi, v, x
+from momentgen.rule import (
+    Accuracy,
+    Fitted,
+    Formula,
+    Parameter,
+    Phi,
+    Rule,
+    S,
+    ScaleMixture,
+    load_reductions,
+    load_rules,
+    mu,
+    phi,
+    v,
+    x,
+)
 from momentgen.rule_files import load_rule_sources
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -33,8 +48,8 @@ def message(path: Path) -> str:
 
 
 def test_the_rules_of_the_repository_load_sorted_with_the_digests_of_their_files():
-    rules = load_rules(RULES)
-    assert [r.name for r in rules] == sorted(p.stem for p in RULES.glob("*.py") if not p.name.startswith("_"))
+    rules = (*load_rules(RULES), *load_reductions(RULES))
+    assert sorted(r.name for r in rules) == sorted(p.stem for p in RULES.glob("*.py") if not p.name.startswith("_"))
     for rule in rules:
         assert rule.digest == hashlib.sha256((RULES / f"{rule.name}.py").read_bytes()).hexdigest()
 
@@ -120,7 +135,7 @@ t = sympy.Symbol("t", positive=True)
 @pytest.mark.parametrize(
     ("variants", "told"),
     [
-        ({"new": "text"}, "expected a Formula or a Fitted, got str"),
+        ({"new": "text"}, "expected a Formula, a Fitted or a LogisticInput, got str"),
         ({"exact": Formula(mu, v)}, "reserved"),
         ({"not a name": Formula(mu, v)}, "identifier"),
         ({"new": Formula(mu, v + x)}, "unknown symbol x"),

@@ -27,7 +27,7 @@ def inputs(op: Op, n: int = 6, dtype: torch.dtype = torch.float32) -> tuple[Tens
     var1, var2 = torch.rand(2, n, generator=generator, dtype=torch.float64) * 2 + 0.3
     correlation = torch.rand(n, generator=generator, dtype=torch.float64) * 1.6 - 0.8
     five = (mean1, var1, mean2, var2, correlation * (var1 * var2).sqrt())
-    return tuple(t.to(dtype) for t in five[: len(op._input_names)])
+    return tuple(t.to(dtype) for t in five[: len(op.input_names)])
 
 
 @each
@@ -107,7 +107,7 @@ CHECK = """
 import torch
 import momentgen.generated as g
 for op in (g.product, g.maximum, g.maximum_correlated):
-    n = len(op._input_names)
+    n = len(op.input_names)
     torch.manual_seed(1)
     five = (torch.randn(500), torch.rand(500), torch.randn(500), torch.rand(500), torch.zeros(500))[:n]
     for variant in op.variants:
