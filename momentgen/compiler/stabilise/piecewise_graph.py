@@ -76,13 +76,19 @@ class PiecewiseWriter(SurrogateWriter):
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.gaps = [self.gap(kink) for kink in branches.kinks]
         self.below = [
-            g.le(self.mu, g.const(k)) if closed else g.lt(self.mu, g.const(k))
-            for k, closed in zip(branches.kinks, branches.closed, strict=True)
+            g.le(gap, zero) if closed else g.lt(gap, zero)
+            for gap, closed in zip(self.gaps, branches.closed, strict=True)
         ]
         self.turns = [g.select(b, one, g.const(-1)) for b in self.below]
         self._powers: dict[int, int] = {0: one}
         self._p: dict[int, int] = {}
+
+    def gap(self, kink: float) -> int:
+        """mu - kink; near the kink exact, also where float32 does not hold it."""
+        g, head = self.g, float(np.float32(kink))
+        return g.sub(g.sub(self.mu, g.const(head)), g.const(kink - head))
 
     # --- branches ----------------------------------------------------------------
     def by_branch(self, values: Sequence[int]) -> int:
@@ -149,15 +155,14 @@ class PiecewiseWriter(SurrogateWriter):
     def moments(self) -> list[dict[int, int]]:
         """Per kink, I_n(-t) for n from -1 up to the longest series."""
         top = max(len(row) for row in (*self.branches.jumps, *(r for base in self.branches.squares for r in base))) - 1
-        return [self.kink_moments(k, max(top, 1)) for k in self.branches.kinks]
+        return [self.kink_moments(k, max(top, 1)) for k in range(len(self.gaps))]
 
-    def kink_moments(self, kink: float, top: int) -> dict[int, int]:
+    def kink_moments(self, index: int, top: int) -> dict[int, int]:
         g, reach = self.g, self.g.const(self.precision.reach)
-        gap = g.sub(self.mu, g.const(kink))
-        size = g.abs(gap)
+        size = g.abs(self.gaps[index])
         raw = g.mul(size, self.inverse)
         beyond = g.either(g.lt(reach, raw), self.degenerate)
-        t = g.comment(g.select(beyond, reach, raw), f"|mean - {kink:.6g}|/sigma")
+        t = g.comment(g.select(beyond, reach, raw), f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
         h = g.mul(t, t)
         exponent = g.mul(h, g.const(-0.5))
         e = g.exp_mantissa(exponent)

@@ -129,7 +129,8 @@ def _plain_values(f: Activation, side: Side, u: F64) -> F64:
 
 def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
     values = side.moments(u, np.full_like(u, start), 2, 2).T
-    scale, root = min(f.lipschitz**2 * start, (f.span / 2) ** 2), math.sqrt(start)
+    scale = min(f.lipschitz**2 * start, (f.span / 2) ** 2) + sum(height**2 for _, height in f.jumps) / 4
+    root = math.sqrt(start)
     allowed = (
         _FIT["var"] * VARIANCE * scale,
         _FIT["partial"] * PARTIAL * scale / root,
