@@ -1,4 +1,4 @@
-"""RReLU of a normal input in evaluation: the slope for negative inputs is the mean of [1/8, 1/3], as torch.nn has it."""
+"""RReLU of a normal input in evaluation: the slope for negative inputs is the mean of [1/8, 1/3]."""
 
 from sympy import Max, Rational
 

@@ -40,9 +40,7 @@ def recheck(stable: Stable, runner: Runner, params: Mapping[str, float], measure
 
 
 def _decisive(stable: Stable, runner: Runner, params: Mapping[str, float], seed: int) -> Points:
-    candidates = worst_points(
-        stable, lambda mean, var: runner(mean, var, params), {}, points=_SCREENED, seed=seed + 7
-    )
+    candidates = worst_points(stable, lambda mean, var: runner(mean, var, params), {}, points=_SCREENED, seed=seed + 7)
     far, low, high = _DOMAIN
     mean, var = candidates
     usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)

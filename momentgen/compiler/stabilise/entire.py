@@ -4,8 +4,8 @@ r"""Functions whose moments are elementary: polynomials, a exp(b x) + c, a sin(b
 - exp: mean = a e^(b mu + b² v/2) + c, V = a² e^(2 b mu + 2 b² v) (1 - e^(-b² v));
 - sin, cos: mean = a e^(-b² v/2) sin(b mu) + c, V = a²/2 (1 - e^(-b² v)) (1 ± e^(-b² v) cos(2 b mu)).
 
-Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice
-that the angle counts as 0.  1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what overflows is the largest number.
+Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice that the angle counts as 0.
+1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what overflows is the largest number.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial, remez
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.oracle import evaluate
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
@@ -43,8 +44,8 @@ _FAR = mpmath.mpf(2) ** 21  # of |b mu| times 2/pi, up to where angles are reduc
 class RelativeMeasure:
     """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
 
-    With ``bounded`` (sin, cos) the variance and partials are measured against their own scales: ``amplitude``² min(b² v,
-    1), and the largest value of the partial at that variance.
+    With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
+    largest value that it has at that variance.
     """
 
     bounded: bool
@@ -356,7 +357,7 @@ class ElementaryTruth(ClosedFormTruth):
         v = np.minimum(v, 1e4) if self.bounded else v
         result = {name: np.full(mean.shape, np.inf) for name in self.names}
         if inside.any():
-            exact = super().__call__(mu[inside], v[inside], params)
-            for name, values in exact.items():
+            exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
+            for name, values in zip(self.names, exact, strict=True):
                 result[name][inside] = values
         return result

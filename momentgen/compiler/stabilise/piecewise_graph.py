@@ -1,7 +1,7 @@
 r"""The local form of an f with kinks: the branch that mu is on, and what f differs from it beyond every kink.
 
-For v < v*, with p the branch at mu, P_k = E p^(k) = Σ_j v^j/(2^j j!) p^(k+2j)(mu), and D = f - p, which lives beyond the
-kinks and is a power series there,
+For v < v*, with p the branch at mu, P_k = E p^(k) = Σ_j v^j/(2^j j!) p^(k+2j)(mu), and D = f - p, which lives beyond
+the kinks and is a power series there,
 
     E D = Σ_kinks Σ_n d_n sigma^n I_n(-t),    t = |mu - kink|/sigma,   I_n(-t) = φ(t) J_n(t),
     mean = P_0 + D_0,    V = Σ_{k>=1} v^k/k! P_k (P_k + 2 D_k) + S_0 - D_0²,
@@ -126,7 +126,8 @@ class PiecewiseWriter(SurrogateWriter):
         g, total = self.g, self.g.const(0)
         expr = self.branches.branches[index]
         translate = self._translators[index]
-        derivatives = [sp.expand(sp.diff(expr, x, k + 2 * j)) if k + 2 * j else expr for j in range(self.branches.heat + 1)]
+        orders = [k + 2 * j for j in range(self.branches.heat + 1)]
+        derivatives = [sp.expand(sp.diff(expr, x, n)) if n else expr for n in orders]
         while derivatives and derivatives[-1] == 0:
             derivatives.pop()
         if not derivatives:
@@ -168,8 +169,8 @@ class PiecewiseWriter(SurrogateWriter):
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
-        # At v = 0 nothing is beyond a kink.
-        e = g.select(self.degenerate, g.const(0), e)
+        # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
+        e = g.select(beyond, g.const(0), e)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
         j = {n: self.mills(n, u) for n in (top, top - 1)}
         for n in range(top - 2, -1, -1):

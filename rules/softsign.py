@@ -1,7 +1,0 @@
-"""Softsign of a normal input."""
-
-from sympy import Abs
-
-from momentgen.rule import Accuracy, Rule, x
-
-rule = Rule("softsign", f=x / (1 + Abs(x)), accuracy=Accuracy(moments=True), doc="Softsign x/(1 + |x|).")
