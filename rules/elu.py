@@ -8,6 +8,6 @@ rule = Rule(
     "elu",
     f=Piecewise((x, x > 0), (exp(x) - 1, True)),
     accuracy=Accuracy(moments=True),
-    citation="Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by Exponential Linear Units",
+    citation="Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs",
     doc="Exponential linear unit: x for x > 0, else exp(x) - 1.",
 )

@@ -108,7 +108,7 @@ def fit_atoms(target: AtomTarget, taus: Sequence[float], high: int, rounds: int 
     inner = np.einsum("ij,jk->ik", matrix, free)
     rest = wanted - np.einsum("ij,j->i", matrix, start)
     weights = np.ones(len(wanted))
-    best: tuple[float, F64] | None = None
+    best = math.inf, start
     for _ in range(rounds):
         root = np.sqrt(weights)
         left = np.concatenate([inner * root[:, None], ridge * free])
@@ -116,20 +116,18 @@ def fit_atoms(target: AtomTarget, taus: Sequence[float], high: int, rounds: int 
         solution = start + np.einsum("ij,j->i", free, _least_squares(left, right))
         error = np.abs(np.einsum("ij,j->i", matrix, solution) - wanted)
         share = float(error.max()) + ridge * float(np.abs(solution).max())
-        if best is None or share < best[0]:
+        if share < best[0]:
             best = share, solution
         weights = weights * (error / error.max() + 1e-2)
         weights /= weights.mean()
-    assert best is not None
     share, solution = best
-    errors = [
-        float(np.abs(np.einsum("ij,j->i", b, solution) - target.values[:, j]).max()) for j, b in enumerate(blocks)
-    ]
-    return AtomFit(low, (solution * scale).reshape(count, len(orders)), (errors[0], errors[1], errors[2]), share)
+    fitted = [np.einsum("ij,j->i", b, solution) for b in blocks]
+    value, first, second = (float(np.abs(w - target.values[:, j]).max()) for j, w in enumerate(fitted))
+    return AtomFit(low, (solution * scale).reshape(count, len(orders)), (value, first, second), share)
 
 
 def _far_conditions(target: AtomTarget, taus: Sequence[float], orders: int) -> tuple[F64, F64]:
-    """All coefficients that grow as they should: start + free @ z.  Those of the first variance follow from the rest."""
+    """All coefficients that grow as they should: start + free @ z.  The first variance's follow from the rest."""
     low, count = target.low, len(taus)
     tied = range(1 - low)
     start, free = np.zeros(count * orders), np.delete(np.eye(count * orders), list(tied), axis=1)

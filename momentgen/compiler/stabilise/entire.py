@@ -4,8 +4,8 @@ r"""Functions whose moments are elementary: polynomials, a exp(b x) + c, a sin(b
 - exp: mean = a e^(b mu + b² v/2) + c, V = a² e^(2 b mu + 2 b² v) (1 - e^(-b² v));
 - sin, cos: mean = a e^(-b² v/2) sin(b mu) + c, V = a²/2 (1 - e^(-b² v)) (1 ± e^(-b² v) cos(2 b mu)).
 
-Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice
-that the angle counts as 0.  1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what overflows is the largest number.
+Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice that the angle counts as 0.
+1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what overflows is the largest number.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial, remez
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.oracle import evaluate
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
@@ -43,8 +44,8 @@ _FAR = mpmath.mpf(2) ** 21  # of |b mu| times 2/pi, up to where angles are reduc
 class RelativeMeasure:
     """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
 
-    With ``bounded`` (sin, cos) the variance and partials are measured against their own scales: ``amplitude``² min(b² v,
-    1), and the largest value of the partial at that variance.
+    With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
+    largest value that it has at that variance.
     """
 
     bounded: bool
@@ -149,16 +150,19 @@ class _Writer:
         with mpmath.workdps(50):
             return self.g.const(mpmath.mpf(sp.N(value, 50)))
 
-    def exp(self, exponent: int) -> int:
-        """The exponential, 0 far to the left, held far to the right."""
+    def exp(self, exponent: int, weight: int | None = None) -> int:
+        """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""
         g = self.g
-        low, high = (g.const(w) for w in ((-700, 700) if self.float64 else (-150, 89)))
+        low, high = (g.const(w) for w in ((-700, 700) if self.float64 else (-150, 95)))
         below = g.lt(exponent, low)
         held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
         value = g.select(below, g.const(0), g.exp_mantissa(held))
+        if weight is not None:
+            value = g.mul(weight, value)
         if self.float64:
             return value
-        return g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2))
+        # The weight first: it may bring back what overflows without it.
+        return self.finite(g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2)))
 
     def rest(self, y: int, e: int) -> int:
         """1 - e^-y for y >= 0, given e^-y."""
@@ -172,7 +176,7 @@ class _Writer:
 
     def finite(self, value: int) -> int:
         """Beyond the largest number, that number."""
-        if self.float64:
+        if self.float64 or self.g.value(value) is not None:
             return value
         g = self.g
         top = g.const(_LARGEST)
@@ -198,7 +202,7 @@ class _Writer:
             power.append(g.mul(power[-1], sigma))
         for k in range(degree, -1, -1):
             # Each factor with its own sigma^k: products then overflow only where the result does.
-            here, after, later = (g.mul(power[k], means[k + j]) for j in range(3))
+            here, after, later = (g.mul(power[k], self.finite(means[k + j])) for j in range(3))
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
             by_v = g.madd(g.mul(weight, after), after, by_v)
             if k:
@@ -220,17 +224,17 @@ class _Writer:
         g = self.g
         bmu, square = g.mul(self.number(b), self.mu), self.number(b**2)
         y = g.mul(square, self.v)
-        value = g.mul(self.number(a), self.exp(g.madd(y, g.const(0.5), bmu)))
+        exponent = g.madd(y, g.const(0.5), bmu)
         e = self.exp(g.neg(y))
         # The root of e^(2 b mu + 2 b² v): a square times a small number overflows only at the end.
-        top = g.mul(self.number(a), self.exp(g.add(bmu, y)))
+        top = self.exp(g.add(bmu, y), self.number(a))
         rest = self.rest(y, e)
         var = g.mul(g.mul(top, rest), top)
         return {
-            "mean": g.add(value, self.number(c)),
+            "mean": g.add(self.exp(exponent, self.number(a)), self.number(c)),
             "var": var,
-            "dmean_dmu": g.mul(self.number(b), value),
-            "dmean_dvar": g.mul(g.mul(square, g.const(0.5)), value),
+            "dmean_dmu": self.exp(exponent, self.number(a * b)),
+            "dmean_dvar": self.exp(exponent, self.number(a * b**2 / 2)),
             "dvar_dmu": g.mul(self.number(2 * b), var),
             "dvar_dvar": g.mul(g.mul(g.mul(square, top), g.add(g.const(1), rest)), top),
         }
@@ -353,7 +357,7 @@ class ElementaryTruth(ClosedFormTruth):
         v = np.minimum(v, 1e4) if self.bounded else v
         result = {name: np.full(mean.shape, np.inf) for name in self.names}
         if inside.any():
-            exact = super().__call__(mu[inside], v[inside], params)
-            for name, values in exact.items():
+            exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
+            for name, values in zip(self.names, exact, strict=True):
                 result[name][inside] = values
         return result

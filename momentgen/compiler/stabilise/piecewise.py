@@ -29,14 +29,15 @@ from momentgen.symbols import x
 
 __all__ = ["applies", "branches_of", "stable_variants"]
 
-_CHOICES = ((1, 1), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6))
+_CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
 _FINE = ((8, 8),)
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_EXACT = 20.0  # where one atom is f itself the share is all rounding, which is relative to its jump
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation
 #: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
-_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5))
+_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
 _LADDER_FINE = (18, 11, 9)
 
 
@@ -140,7 +141,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
         share = math.inf
         if local <= _LOCAL:
             found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch, 0, start=switch)
-            if found.share <= 1.0:
+            if found.share <= (_EXACT if _is_one_kink(f) else 1.0):
                 return found, branches, local
             share = found.share
         tried.append((switch, share, local))

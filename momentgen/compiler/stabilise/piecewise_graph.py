@@ -1,7 +1,7 @@
 r"""The local form of an f with kinks: the branch that mu is on, and what f differs from it beyond every kink.
 
-For v < v*, with p the branch at mu, P_k = E p^(k) = Σ_j v^j/(2^j j!) p^(k+2j)(mu), and D = f - p, which lives beyond the
-kinks and is a power series there,
+For v < v*, with p the branch at mu, P_k = E p^(k) = Σ_j v^j/(2^j j!) p^(k+2j)(mu), and D = f - p, which lives beyond
+the kinks and is a power series there,
 
     E D = Σ_kinks Σ_n d_n sigma^n I_n(-t),    t = |mu - kink|/sigma,   I_n(-t) = φ(t) J_n(t),
     mean = P_0 + D_0,    V = Σ_{k>=1} v^k/k! P_k (P_k + 2 D_k) + S_0 - D_0²,
@@ -76,13 +76,19 @@ class PiecewiseWriter(SurrogateWriter):
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.gaps = [self.gap(kink) for kink in branches.kinks]
         self.below = [
-            g.le(self.mu, g.const(k)) if closed else g.lt(self.mu, g.const(k))
-            for k, closed in zip(branches.kinks, branches.closed, strict=True)
+            g.le(gap, zero) if closed else g.lt(gap, zero)
+            for gap, closed in zip(self.gaps, branches.closed, strict=True)
         ]
         self.turns = [g.select(b, one, g.const(-1)) for b in self.below]
         self._powers: dict[int, int] = {0: one}
         self._p: dict[int, int] = {}
+
+    def gap(self, kink: float) -> int:
+        """mu - kink; near the kink exact, also where float32 does not hold it."""
+        g, head = self.g, float(np.float32(kink))
+        return g.sub(g.sub(self.mu, g.const(head)), g.const(kink - head))
 
     # --- branches ----------------------------------------------------------------
     def by_branch(self, values: Sequence[int]) -> int:
@@ -120,9 +126,8 @@ class PiecewiseWriter(SurrogateWriter):
         g, total = self.g, self.g.const(0)
         expr = self.branches.branches[index]
         translate = self._translators[index]
-        derivatives = [
-            sp.expand(sp.diff(expr, x, k + 2 * j)) if k + 2 * j else expr for j in range(self.branches.heat + 1)
-        ]
+        orders = [k + 2 * j for j in range(self.branches.heat + 1)]
+        derivatives = [sp.expand(sp.diff(expr, x, n)) if n else expr for n in orders]
         while derivatives and derivatives[-1] == 0:
             derivatives.pop()
         if not derivatives:
@@ -151,22 +156,21 @@ class PiecewiseWriter(SurrogateWriter):
     def moments(self) -> list[dict[int, int]]:
         """Per kink, I_n(-t) for n from -1 up to the longest series."""
         top = max(len(row) for row in (*self.branches.jumps, *(r for base in self.branches.squares for r in base))) - 1
-        return [self.kink_moments(k, max(top, 1)) for k in self.branches.kinks]
+        return [self.kink_moments(k, max(top, 1)) for k in range(len(self.gaps))]
 
-    def kink_moments(self, kink: float, top: int) -> dict[int, int]:
+    def kink_moments(self, index: int, top: int) -> dict[int, int]:
         g, reach = self.g, self.g.const(self.precision.reach)
-        gap = g.sub(self.mu, g.const(kink))
-        size = g.abs(gap)
+        size = g.abs(self.gaps[index])
         raw = g.mul(size, self.inverse)
         beyond = g.either(g.lt(reach, raw), self.degenerate)
-        t = g.comment(g.select(beyond, reach, raw), f"|mean - {kink:.6g}|/sigma")
+        t = g.comment(g.select(beyond, reach, raw), f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
         h = g.mul(t, t)
         exponent = g.mul(h, g.const(-0.5))
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
-        # At v = 0 nothing is beyond a kink.
-        e = g.select(self.degenerate, g.const(0), e)
+        # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
+        e = g.select(beyond, g.const(0), e)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
         j = {n: self.mills(n, u) for n in (top, top - 1)}
         for n in range(top - 2, -1, -1):

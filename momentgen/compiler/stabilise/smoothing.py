@@ -1,4 +1,4 @@
-r"""E F(u + sigma Z), E F² and their derivatives in u in float64: what fits aim at, and what most points are measured by.
+r"""E F(u + sigma Z), E F² and their derivatives in u in float64: what fits aim at and most points are measured by.
 
 f is seen from one side (:class:`Side`): u runs from the far end of that side, -oo, to the other, and F̃ is f less the
 line of that side, so that F̃ vanishes at -oo.  What F̃ becomes at +oo, a line, is carried by smoothed steps whose
@@ -97,7 +97,7 @@ class Side:
         if self.smooth:
             step = _STEP * f.length
             count = math.ceil((f.reach + 8 * f.length) / step)
-            u = step * np.arange(-count, count + 1)
+            u = np.asarray(step * np.arange(-count, count + 1), np.float64)
             weight = np.full_like(u, step)
         else:
             cuts = [self.sign * (k - f.centre) for k in f.kinks]

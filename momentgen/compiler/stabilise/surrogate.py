@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision, build_graph
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
@@ -103,10 +102,8 @@ def _grid(f: Activation) -> F64:
 
 def _mean_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
     """F̃ smoothed by a variance ``start``, which is 0 for a smooth f."""
-    if start == 0:
-        values = _plain_values(f, side, u)
-    else:
-        values = side.moments(u, np.full_like(u, start), 1, 2).T
+    smooth = start == 0
+    values = _plain_values(f, side, u) if smooth else side.moments(u, np.full_like(u, start), 1, 2).T
     root = math.sqrt(start) if start else f.length
     allowed = (
         _FIT["mean"] * MEAN,
@@ -129,7 +126,8 @@ def _plain_values(f: Activation, side: Side, u: F64) -> F64:
 
 def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
     values = side.moments(u, np.full_like(u, start), 2, 2).T
-    scale, root = min(f.lipschitz**2 * start, (f.span / 2) ** 2), math.sqrt(start)
+    scale = min(f.lipschitz**2 * start, (f.span / 2) ** 2) + sum(height**2 for _, height in f.jumps) / 4
+    root = math.sqrt(start)
     allowed = (
         _FIT["var"] * VARIANCE * scale,
         _FIT["partial"] * PARTIAL * scale / root,

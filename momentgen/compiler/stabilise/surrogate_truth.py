@@ -79,9 +79,9 @@ class QuadratureTruth:
                 terms.append(terms[-1] * var / k)
             top = len(d) - 3
             out["mean"] = d[0] + near.slope * u + near.offset
-            out["var"] = sum(terms[k] * d[k] ** 2 for k in range(1, top + 1))  # type: ignore[assignment]
+            out["var"] = sum(terms[k] * d[k] ** 2 for k in range(1, top + 1))
             out["dmean_dmu"], out["dmean_dvar"] = d[1], d[2] / 2
-            out["dvar_dmu"] = sum(2 * terms[k] * d[k] * d[k + 1] for k in range(1, top + 1))  # type: ignore[assignment]
+            out["dvar_dmu"] = sum(2 * terms[k] * d[k] * d[k + 1] for k in range(1, top + 1))
             out["dvar_dvar"] = sum(terms[k] * d[k + 1] ** 2 for k in range(top + 1)) + sum(
                 terms[k] * d[k] * d[k + 2] for k in range(1, top + 1)
             )
