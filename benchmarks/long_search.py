@@ -1,0 +1,74 @@
+"""How far beyond its certificate a kernel goes when one looks for longer.
+
+The certificates of the one-kink rules are maxima over sampled and searched points: they understate.  Here the committed
+C is searched again, from fresh points and for longer, and what is found is measured against balls.
+
+    python benchmarks/long_search.py [--rules relu,abs] [--seeds 12] [--points 400000]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from _common import console, save
+from rich.box import SIMPLE_HEAD
+from rich.progress import track
+from rich.table import Table
+
+from momentgen.built import Built, CommittedKernel, read_built
+from momentgen.compiler.derive import derive
+from momentgen.compiler.search import worst_points
+from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.rule import load_rules
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rules", default="relu,leaky_relu,abs,heaviside", help="comma-separated")
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--points", type=int, default=400_000, help="screened for each seed and setting")
+    arguments = parser.parse_args()
+    rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}
+    rows: list[dict[str, object]] = []
+    table = Table("rule", "variant", "output", "certified", "found", "goal", box=SIMPLE_HEAD, pad_edge=False)
+    for name in arguments.rules.split(","):
+        stables = {stable.variant: stable for stable in stabilise(derive(rules[name]))}
+        for built in read_built(ROOT / "generated", name):
+            if built.unit != "ulp":
+                continue
+            found = search(built, stables[built.variant], arguments.seeds, arguments.points)
+            for output, (error, at) in found.items():
+                rows.append(
+                    {"rule": name, "variant": built.variant, "output": output, "goal": built.goal}
+                    | {"certified": built.bounds[output], "found": round(error, 4), "at": at}
+                )
+                table.add_row(
+                    name, built.variant, output, f"{built.bounds[output]:.2f}", f"{error:.2f}", f"{built.goal:g}"
+                )
+    console.print(table)
+    settings = {"seeds": arguments.seeds, "points": arguments.points}
+    save("long_search", {**settings, "unit": "ulp", "results": rows})
+
+
+def search(built: Built, stable: Stable, seeds: int, points: int) -> dict[str, tuple[float, dict[str, float]]]:
+    """Output -> the largest error found, and where."""
+    worst: dict[str, tuple[float, dict[str, float]]] = dict.fromkeys(stable.outputs, (0.0, {}))
+    for seed in track(range(1000, 1000 + seeds), f"{built.rule} {built.variant}", console=console):
+        for setting in stable.settings:
+            kernel = CommittedKernel(built, setting)
+            mean, var = worst_points(stable, kernel, setting, points=points, seed=seed)
+            computed, exact = kernel(mean, var), stable.truth(mean, var, setting)
+            for output, values in exact.items():
+                error = stable.measure(output, computed[output], values, mean, var)
+                i = int(np.argmax(error))
+                if error[i] > worst[output][0]:
+                    worst[output] = float(error[i]), {"mean": float(mean[i]), "var": float(var[i]), **setting}
+    return worst
+
+
+if __name__ == "__main__":
+    main()
