@@ -20,7 +20,7 @@ def test_lenet_writes_every_case_and_resumes(tmp_path: Path):
     labels = draw.integers(0, 10, 300).astype(np.uint8)
     np.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images[:50], y_test=labels[:50])
     out = tmp_path / "results.json"
-    settings = "--samples 20 --inputs 2 --train 256 --epochs 1 --statistics 50".split()
+    settings = ["--samples", "20", "--inputs", "2", "--train", "256", "--epochs", "1", "--statistics", "50"]
     command = [sys.executable, str(EXAMPLES / "lenet_mnist.py"), "--data", str(tmp_path), "--out", str(out), *settings]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     results = json.loads(out.read_text())
