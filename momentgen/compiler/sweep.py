@@ -71,7 +71,7 @@ class Reference:
         nodes = chebyshev.chebpts1(_DEGREE + 1)
         means = np.array(signs)[:, None] * (self.middle[:, None] + half[:, None] * nodes)
         # Nodes are float64: exact values do not care, and only means that the kernels see must be float32.
-        exact = stable.truth(means.ravel(), np.ones(means.size), setting)  # type: ignore[arg-type]
+        exact = stable.truth(means.ravel(), np.ones(means.size), setting)
         to_powers = _values_to_powers(nodes)
         self.coefficients = np.empty((len(middles), len(NAMES), _DEGREE + 1))
         for k, name in enumerate(NAMES):
