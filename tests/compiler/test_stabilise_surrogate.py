@@ -13,7 +13,7 @@ from momentgen.compiler.pieces import split
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise import stabilise
-from momentgen.compiler.stabilise.activation import analyse
+from momentgen.compiler.stabilise.activation import Line, analyse
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -40,8 +40,8 @@ def test_both_truths_agree_with_the_oracle(f: sp.Expr) -> None:
 
 def test_what_f_is_is_found_from_its_expression() -> None:
     silu = analyse("silu", split(x * S(x)), {})
-    assert silu.left is not None and (silu.left.slope, silu.left.offset) == (0.0, 0.0)
-    assert silu.right is not None and (silu.right.slope, silu.right.offset) == (1.0, 0.0)
+    assert silu.left == Line(0.0, 0.0)
+    assert silu.right == Line(1.0, 0.0)
     assert abs(silu.lipschitz - 1.0998393194) < 1e-5
     assert analyse("tanh", split(sp.tanh(x)), {}).span == pytest.approx(2.0, abs=1e-9)
     assert analyse("shrink", split(SHRINK), {}).jumps == ((-0.5, 0.5), (0.5, 0.5))

@@ -5,6 +5,11 @@
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
+``surrogate``  smooth f that follows a line on either side: a sum of atoms found from f alone; ``surrogate_graph``
+``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
+``entire``     polynomials, exp, sin, cos: elementary moments
+``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences`` and ``surrogate_truth``: exact
+               values; ``moments_measure``: the tolerance
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -40,7 +45,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         raise BuildError(
             derivation.rule.name,
             "stabilise",
-            "expected a homogeneous function with one kink at 0, or a surrogate",
+            "expected a homogeneous function with one kink at 0, an elementary one (polynomial, exp, sin, cos), or one "
+            "without parameters that comes exponentially close to a line on either side; this is none of them",
             derivation.rule.f,
         )
     return (*variants, *formula.stable_variants(derivation))
