@@ -322,7 +322,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
                 "checked": [
                     "variance never negative",
                     "finite input gives no NaN, and finite gradients",
-                    *(["v = 0 gives mean f(mu)"] if _activation(rule, stable, rule.defaults) else []),
+                    *([_at_zero(stable)] if _activation(rule, stable, rule.defaults) else []),
                     *(["v = 0 gives variance 0"] if stable.vanishes else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
                 ],
@@ -341,6 +341,13 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
             for direction, choice in compiled.choices.items()
         },
     }
+
+
+def _at_zero(stable: Stable) -> str:
+    """What is promised of the mean at v = 0, in words."""
+    within = f" within {stable.slack:g} max(1, |f(mu)|)" if stable.slack else ""
+    where = f" for |mu| <= {stable.reach:g}" if np.isfinite(stable.reach) else ""
+    return f"v = 0 gives mean f(mu){within}{where}"
 
 
 def _digits(value: float) -> float | str:

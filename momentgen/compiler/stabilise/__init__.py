@@ -8,9 +8,11 @@
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
-``entire``     polynomials, and exponentials, sines and cosines times them
-``surrogate``  smooth f, by atoms that a Gaussian maps to themselves, found from f alone
-``piecewise``  f with kinks anywhere: branches and power series where v is small, atoms where it is not
+``surrogate``  smooth f that follows a line on either side: a sum of atoms found from f alone; ``surrogate_graph``
+``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
+``entire``     polynomials, exp, sin, cos: elementary moments
+``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences`` and ``surrogate_truth``: exact
+               values; ``moments_measure``: the tolerance
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -51,7 +53,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         raise BuildError(
             derivation.rule.name,
             "stabilise",
-            "expected a function that is homogeneous with one kink at 0, elementary, or follows a line on either side",
+            "expected a homogeneous function with one kink at 0, an elementary one (polynomial, exp, sin, cos), or one "
+            "without parameters that comes exponentially close to a line on either side; this is none of them",
             derivation.rule.f,
         )
     return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))

@@ -1,0 +1,88 @@
+"""Rules found from f alone: the truth they are measured by, the form they take, and what they reach."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.oracle import moments, partials
+from momentgen.compiler.pieces import split
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.stabilise import stabilise
+from momentgen.compiler.stabilise.activation import Line, analyse
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
+from momentgen.symbols import S, x
+
+MISH = x * sp.tanh(sp.log(1 + sp.exp(x)))
+ELU = sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True))
+SHRINK = sp.Piecewise((x, x > sp.Rational(1, 2)), (x, x < -sp.Rational(1, 2)), (sp.Integer(0), True))
+POINTS = [(0.49, 1e-4), (-0.7, 1e-9), (40.0, 900.0)]
+
+
+@pytest.mark.parametrize("f", [MISH, ELU, SHRINK], ids=["mish", "elu", "hardshrink"])
+def test_both_truths_agree_with_the_oracle(f: sp.Expr) -> None:
+    activation = analyse("f", split(f), {})
+    mean, var = (np.array(column, np.float32) for column in zip(*POINTS, strict=True))
+    quick, balls = QuadratureTruth(activation)(mean, var, {}), BallTruth(activation)(mean, var, {})
+    for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        exact = dict(zip(("mean", "var"), moments(f, m, v, digits=20), strict=True)) | partials(f, m, v, digits=20)
+        for name, value in exact.items():
+            size = float(abs(value)) + {"var": 1e-6 * v}.get(name, 1e-6)
+            assert abs(balls[name][i] - float(value)) < 1e-13 * size + 1e-15 * float(abs(value)), (name, m, v)
+            assert abs(quick[name][i] - float(value)) < 1e-8 * size, (name, m, v)
+
+
+def test_what_f_is_is_found_from_its_expression() -> None:
+    silu = analyse("silu", split(x * S(x)), {})
+    assert silu.left == Line(0.0, 0.0)
+    assert silu.right == Line(1.0, 0.0)
+    assert abs(silu.lipschitz - 1.0998393194) < 1e-5
+    assert analyse("tanh", split(sp.tanh(x)), {}).span == pytest.approx(2.0, abs=1e-9)
+    assert analyse("shrink", split(SHRINK), {}).jumps == ((-0.5, 0.5), (0.5, 0.5))
+
+
+def test_the_torch_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance_cancels() -> None:
+    (stable,) = stabilise(derive(Rule("silu", f=x * S(x))))
+    mean, var = np.array([0.7, -3.0], np.float32), np.array([1e-10, 1e-8], np.float32)
+    graph = stable.forward64
+    values = evaluate_float64(graph, {"mean": mean, "var": var})[graph.outputs["var"]]
+    for value, m, v in zip(values, mean.tolist(), var.tolist(), strict=True):
+        assert abs(value / float(moments(x * S(x), m, v, digits=20)[1]) - 1) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "f", [MISH, sp.Max(-1, sp.Min(1, x)), sp.sin(x), sp.exp(x)], ids=["mish", "clip", "sin", "exp"]
+)
+def test_a_rule_with_nothing_but_f_builds_within_its_tolerance(f: sp.Expr) -> None:
+    compiled = compile_rule(Rule("mine", f=f))
+    (summary,) = compiled.variants
+    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values())
+
+
+def test_a_function_that_follows_no_line_is_refused_with_the_reason() -> None:
+    with pytest.raises(BuildError, match="expected"):
+        stabilise(derive(Rule("root", f=sp.sqrt(1 + sp.Abs(x)))))
+
+
+def test_a_diverging_second_moment_is_refused_with_the_reason() -> None:
+    with pytest.raises(BuildError, match="diverges"):
+        derive(Rule("explosive", f=sp.exp(x**2)))
+
+
+def test_sine_and_square_are_exact_in_the_closed_algebra() -> None:
+    for f, v in ((sp.sin(x), 1e-8), (x**2, 3.0)):
+        (stable,) = stabilise(derive(Rule("elementary", f=f)))
+        points = {"mean": np.array([0.8]), "var": np.array([v])}
+        for graph in (stable.forward64, stable.partials64):
+            values = evaluate_float64(graph, points)
+            exact = dict(zip(("mean", "var"), moments(f, 0.8, v, digits=20), strict=True))
+            exact |= partials(f, 0.8, v, digits=20)
+            for name, index in graph.outputs.items():
+                assert mpmath.almosteq(float(np.ravel(values[index])[0]), exact[name], rel_eps=1e-12), (f, name)
