@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -24,15 +23,13 @@ import mpmath
 import sympy as sp
 
 from momentgen import sign_change
-from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.forms import OutputForm, Side, T
+from momentgen.compiler.stabilise.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
 from momentgen.errors import BuildError
 
 __all__ = ["FLOAT64", "Precision", "build_graph", "sign_changing"]
-
-_CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
-_LOSS = 4.0  # conditioning beyond which an output gets its own expansion at a = 0
 
 
 @dataclass(frozen=True)
@@ -58,63 +55,6 @@ class Precision:
 
 
 FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
-
-
-@lru_cache
-def _core(order: int, reach: float, goal: float, scale: float) -> Polynomial:
-    """P with J_order(t)/sqrt(2 pi) = u^(order+1) P(u - 1/4), u = 1/(1 + t/scale), of the lowest sufficient degree."""
-    low = 1 / (1 + mpmath.mpf(reach) / scale)
-
-    def target(u: Any) -> Any:
-        return J(order, scale * (1 / u - 1)) / (mpmath.sqrt(2 * mpmath.pi) * u ** (order + 1))
-
-    what = f"J_{order}(t)/(sqrt(2 pi) u^{order + 1}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
-    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, centre=_CENTRE, what=what), goal, what)
-
-
-@lru_cache
-def _slope(order: int, reach: float, scale: float) -> Polynomial:
-    """Q with dJ_order/du/sqrt(2 pi) = u^order Q(u), to 3 %: it multiplies a rounding error."""
-    low = 1 / (1 + mpmath.mpf(reach) / scale)
-
-    def target(u: Any) -> Any:  # J_n' = -(n + 1) J_{n+1}, dt/du = -c/u²
-        slope = (order + 1) * scale * J(order + 1, scale * (1 / u - 1)) / u**2
-        return slope / (mpmath.sqrt(2 * mpmath.pi) * u**order)
-
-    what = f"dJ_{order}/du/(sqrt(2 pi) u^{order}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
-    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, what=what), 0.03, what, range(1, 8))
-
-
-def _lowest(fit: Any, goal: float, what: str, degrees: range = range(4, 40, 2)) -> Polynomial:
-    for degree in degrees:
-        polynomial: Polynomial = fit(degree)
-        if polynomial.error <= goal:
-            return polynomial
-    raise BuildError(what, "approximate", f"no polynomial up to degree 38 reaches a relative error of {goal}")
-
-
-def _vanishing_order(side: Side, params: Mapping[str, Any]) -> int:
-    """m with O(t) ~ t^m at 0."""
-    with mpmath.workdps(60):
-        small = mpmath.mpf("1e-12")
-        ratio = abs(side.value(2 * small, params) / side.value(small, params))
-        return int(mpmath.nint(mpmath.log(ratio, 2)))
-
-
-def _near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: float) -> tuple[Polynomial, float]:
-    """W with O(t) = t^order W(t²) on 0 <= t <= edge, and the edge: where the general form is well conditioned."""
-    edge = next(
-        k / 8 for k in range(1, 60) if all(form.plus.condition(j / 8, params) <= _LOSS / 2 for j in range(k, 60))
-    )
-
-    def target(h: Any) -> Any:
-        with mpmath.workdps(90):
-            root = mpmath.sqrt(h) if h > mpmath.mpf("1e-30") else mpmath.mpf("1e-15")
-            return form.plus.value(root, params) / root**order
-
-    what = f"{form.name}/(sigma^{form.power} t^{order}) in t², 0 <= t <= {edge}"
-    interval = (mpmath.mpf(0), mpmath.mpf(edge) ** 2)
-    return _lowest(lambda degree: remez(target, interval, degree, what=what), goal, what), edge
 
 
 def _without_t(side: Side) -> dict[int, sp.Expr] | None:
@@ -199,19 +139,19 @@ class _Writer:
 
     def fit(self, order: int) -> int:
         g = self.g
-        core = _core(order, self.precision.reach, self.precision.fit, self.precision.scale)
-        self.fits.append(core)
+        fitted = core(order, self.precision.reach, self.precision.fit, self.precision.scale)
+        self.fits.append(fitted)
         c = self.precision.scale
         exact = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
         # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
         u = g.head(exact) if self.precision.scaled else exact
-        value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
+        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
         power = g.const(1)
         for _ in range(order):
             power = g.mul(power, u)
         if not self.precision.scaled:
             return g.comment(g.mul(value, g.mul(power, u)), f"J_{order}/sqrt(2 pi)")
-        slope = g.mul(g.horner(u, _slope(order, self.precision.reach, c).coefficients), power)
+        slope = g.mul(g.horner(u, slope_of(order, self.precision.reach, c).coefficients), power)
         return g.comment(g.shifted_product(value, g.mul(power, u), slope, exact), f"J_{order}/sqrt(2 pi)")
 
     # --- expressions -------------------------------------------------------------
@@ -293,9 +233,9 @@ class _Writer:
             main = self.powers(form.power, 1, z, self.factors())
         else:
             main = self.assemble(form, sides, self.times_exponential(self.coefficient(sides)))
-        if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > _LOSS:
-            order = _vanishing_order(form.plus, params)
-            fit, edge = _near_zero(form, order, params, self.precision.fit)
+        if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
+            order = vanishing_order(form.plus, params)
+            fit, edge = near_zero(form, order, params, self.precision.fit)
             self.fits.append(fit)
             series = g.horner(self.h, fit.coefficients)
             main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)

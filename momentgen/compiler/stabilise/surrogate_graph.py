@@ -27,7 +27,7 @@ import numpy.typing as npt
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Line
-from momentgen.compiler.stabilise.kink_graph import _CENTRE, _core
+from momentgen.compiler.stabilise.kink_fits import CENTRE, core
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 
 __all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "build_graph"]
@@ -165,9 +165,9 @@ class SurrogateWriter:
     def mills(self, n: int, u: int) -> int:
         """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4)."""
         g = self.g
-        core = _core(n, self.precision.reach, self.precision.fit, 4.0)
-        self.fits.append(core)
-        value = g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients)
+        fitted = core(n, self.precision.reach, self.precision.fit, 4.0)
+        self.fits.append(fitted)
+        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
         for _ in range(n + 1):
             value = g.mul(value, u)
         return value
