@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import Layer, certain, is_certain, known
+from momentgen.nn.layer import Layer, certain, is_certain, known, once_a_batch
 from momentgen.runtime import Moments
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "convolution"]
@@ -28,14 +28,7 @@ def convolution(run: Callable[..., Tensor], x: Moments, weight: Tensor, bias: Te
     mean = run(x.mean, weight, bias)
     if is_certain(x):
         return certain(mean)
-    return known(mean, _once_a_batch(lambda var: run(var, weight.square(), None), x.var, mean))
-
-
-def _once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor, mean: Tensor) -> Tensor:
-    """The variance of the output, computed once where the whole batch has one variance."""
-    if var.dim() == mean.dim() and var.stride(0) == 0 and var.shape[0] > 1:
-        var = var[:1]
-    return run(var).expand(mean.shape)
+    return known(mean, once_a_batch(lambda var: run(var, weight.square(), None), x.var, mean))
 
 
 class _Conv(Layer):
@@ -93,7 +86,7 @@ class _ConvTranspose(_Conv):
             squares = self.weight.square()
             return _TRANSPOSED[dims](var, squares, None, own.stride, own.padding, extra, self.groups, own.dilation)
 
-        return known(mean, _once_a_batch(apply, x.var, mean))
+        return known(mean, once_a_batch(apply, x.var, mean))
 
     def statistics(self, x: Moments) -> Moments:
         raise InputError(f"{type(self).__name__}: no rule for statistics of channels (places differ in their kernels)")

@@ -16,7 +16,18 @@ from momentgen.errors import InputError
 from momentgen.nn.method import STATISTICS, current_method
 from momentgen.runtime import Moments
 
-__all__ = ["Layer", "Module", "as_moments", "certain", "draw", "is_certain", "known", "square_root", "transforming"]
+__all__ = [
+    "Layer",
+    "Module",
+    "as_moments",
+    "certain",
+    "draw",
+    "is_certain",
+    "known",
+    "once_a_batch",
+    "square_root",
+    "transforming",
+]
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -84,6 +95,13 @@ def as_moments(where: object, value: object) -> Moments:
                 f"{tuple(var.shape)}"
             )
     return value
+
+
+def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor, mean: Tensor) -> Tensor:
+    """``run(var)``, shaped as ``mean``, computed once where the whole batch has one variance, expanded."""
+    if var.dim() == mean.dim() > 1 and var.stride(0) == 0 and var.shape[0] > 1:
+        var = var[:1]
+    return run(var).expand(mean.shape)
 
 
 def square_root(var: Tensor) -> Tensor:

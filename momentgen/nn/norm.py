@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import Layer, certain, is_certain, known
+from momentgen.nn.layer import Layer, certain, is_certain, known, once_a_batch
 from momentgen.runtime import Moments
 
 __all__ = [
@@ -71,7 +71,8 @@ def batch_norm(
             raise InputError("batch_norm: evaluation needs running statistics")
         scale = (running_var + eps).reciprocal()
         scale = scale if weight is None else scale * weight.square()
-        return known(mean, (x.var * _channels(scale, x.mean)).to(mean.dtype))
+        factor = _channels(scale, x.mean)
+        return known(mean, once_a_batch(lambda var: (var * factor).to(mean.dtype), x.var, mean))
     dims = [d for d in range(x.mean.dim()) if d != 1]
     centre, spread, noise = x.mean.mean(dims), x.mean.var(dims, correction=0), x.var.mean(dims)
     n = x.mean.numel() // x.mean.shape[1]

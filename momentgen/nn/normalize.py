@@ -19,7 +19,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.nn.conv import _Conv
-from momentgen.nn.layer import Layer, Module, as_moments, known
+from momentgen.nn.layer import Layer, Module, as_moments, known, once_a_batch
 from momentgen.nn.linear import Linear
 from momentgen.nn.method import current_method, statistics
 from momentgen.runtime import Moments
@@ -66,7 +66,9 @@ class Normalize(Layer):
 
     def moments(self, x: Moments) -> Moments:
         factor, summand = self._affine(x.mean)
-        return known(_scaled(x.mean, factor, summand), _scaled(x.var, factor.square(), torch.zeros_like(summand)))
+        squares, nothing = factor.square(), torch.zeros_like(summand)
+        mean = _scaled(x.mean, factor, summand)
+        return known(mean, once_a_batch(lambda var: _scaled(var, squares, nothing), x.var, mean))
 
     def statistics(self, x: Moments) -> Moments:
         if x.mean.shape != (self.num_features,):

@@ -225,7 +225,13 @@ def test_a_constant_variance_is_multiplied_once_and_gives_the_same():
     x = torch.randn(6, 3, 5, 5)
     expanded = Moments(x, torch.tensor(0.3).expand_as(x))
     full = Moments(x, torch.full_like(x, 0.3))
-    for layer in (nn.Conv2d(3, 4, 3, padding=1), nn.ConvTranspose2d(3, 4, 3)):
+    for layer in (
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ConvTranspose2d(3, 4, 3),
+        spread_batch_norm(False),
+        nn.Normalize(3),
+    ):
+        layer.float()
         torch.testing.assert_close(layer(expanded).var, layer(full).var)
     linear = nn.Linear(5, 7)
     torch.testing.assert_close(linear(expanded).var, linear(full).var)
