@@ -6,9 +6,8 @@ Losses need no floor on variances: every denominator here has one of its own.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -76,25 +75,11 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
     tensor([0.7464, 0.2536])
     """
     x = as_moments("log_class_posterior", logits)
-    if approximation == "simplified":
-        return F.log_softmax(x.mean * (x.var / _LOGISTIC_VAR + 1).rsqrt(), dim)
-    if approximation not in ("logistic", "normal"):
+    if approximation not in ("logistic", "normal", "simplified"):
         raise InputError(
             f"log_class_posterior: expected logistic, normal or simplified, got {approximation!r} as approximation"
         )
-    generated: Any = getattr(momentgen.generated, "log_softmax", None)
-    if generated is not None:
-        return cast(Tensor, generated(x.mean, x.var, dim=dim, variant=approximation))
-    m, v = x.mean.movedim(dim, -1), x.var.movedim(dim, -1)
-    over = m[..., :, None] - m[..., None, :]  # [y, k] = m_y - m_k
-    scale = ((v[..., :, None] + v[..., None, :]) / _LOGISTIC_VAR + 1).rsqrt()
-    if approximation == "logistic":
-        log_q = -torch.logsumexp(-over * scale, dim=-1)  # k = y adds the 1
-    else:
-        pairs = torch.special.log_ndtr(over * scale / math.sqrt(_LOGISTIC_VAR))
-        diagonal = torch.eye(m.shape[-1], dtype=torch.bool, device=m.device)
-        log_q = torch.where(diagonal, 0, pairs).sum(-1)
-    return F.log_softmax(log_q, -1).movedim(-1, dim)
+    return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
 
 
 def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:

@@ -7,7 +7,7 @@
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
-``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tail_core``
+``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
 ``surrogate``  smooth f that follows a line on either side: a sum of atoms found from f alone; ``surrogate_graph``
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``entire``     polynomials, exp, sin, cos: elementary moments

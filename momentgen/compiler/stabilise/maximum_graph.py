@@ -27,7 +27,7 @@ import mpmath
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink_graph import Precision
-from momentgen.compiler.stabilise.tail_core import Tails
+from momentgen.compiler.stabilise.tails import Tails
 
 __all__ = ["maximum_graph", "maximum_sizes"]
 
