@@ -9,28 +9,40 @@ from .abs import abs as abs
 from .erf import erf as erf
 from .gelu import gelu as gelu
 from .gelu_tanh import gelu_tanh as gelu_tanh
+from .hardsigmoid import hardsigmoid as hardsigmoid
+from .hardswish import hardswish as hardswish
+from .hardtanh import hardtanh as hardtanh
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
 from .logistic_transform import logistic_transform as logistic_transform
 from .logsigmoid import logsigmoid as logsigmoid
+from .mish import mish as mish
 from .relu import relu as relu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
 from .softplus import softplus as softplus
+from .softshrink import softshrink as softshrink
 from .tanh import tanh as tanh
+from .tanhshrink import tanhshrink as tanhshrink
 
 __all__ = [
     "abs",
     "erf",
     "gelu",
     "gelu_tanh",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
     "heaviside",
     "leaky_relu",
     "logistic_transform",
     "logsigmoid",
+    "mish",
     "relu",
     "sigmoid",
     "silu",
     "softplus",
+    "softshrink",
     "tanh",
+    "tanhshrink",
 ]
