@@ -6,9 +6,12 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .cos import cos as cos
 from .erf import erf as erf
+from .exp import exp as exp
 from .gelu import gelu as gelu
 from .gelu_tanh import gelu_tanh as gelu_tanh
+from .hardshrink import hardshrink as hardshrink
 from .hardsigmoid import hardsigmoid as hardsigmoid
 from .hardswish import hardswish as hardswish
 from .hardtanh import hardtanh as hardtanh
@@ -20,16 +23,22 @@ from .mish import mish as mish
 from .relu import relu as relu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
+from .sin import sin as sin
 from .softplus import softplus as softplus
 from .softshrink import softshrink as softshrink
+from .square import square as square
 from .tanh import tanh as tanh
 from .tanhshrink import tanhshrink as tanhshrink
+from .threshold import threshold as threshold
 
 __all__ = [
     "abs",
+    "cos",
     "erf",
+    "exp",
     "gelu",
     "gelu_tanh",
+    "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -41,8 +50,11 @@ __all__ = [
     "relu",
     "sigmoid",
     "silu",
+    "sin",
     "softplus",
     "softshrink",
+    "square",
     "tanh",
     "tanhshrink",
+    "threshold",
 ]
