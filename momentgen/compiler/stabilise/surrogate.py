@@ -165,7 +165,10 @@ def find_atoms(
     targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
 
     def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
-        fits = [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds) for target, v in targets]
+        fits = [
+            fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, 8.0 if start else 1.0)
+            for target, v in targets
+        ]
         return max(fit.share for fit in fits), fits
 
     best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
