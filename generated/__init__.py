@@ -7,6 +7,7 @@ Each op takes the mean and variance of its input and returns those of its output
 
 from .abs import abs as abs
 from .cos import cos as cos
+from .elu import elu as elu
 from .erf import erf as erf
 from .exp import exp as exp
 from .gelu import gelu as gelu
@@ -34,6 +35,7 @@ from .threshold import threshold as threshold
 __all__ = [
     "abs",
     "cos",
+    "elu",
     "erf",
     "exp",
     "gelu",
