@@ -22,6 +22,7 @@ from .logistic_transform import logistic_transform as logistic_transform
 from .logsigmoid import logsigmoid as logsigmoid
 from .mish import mish as mish
 from .relu import relu as relu
+from .rrelu import rrelu as rrelu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
 from .sin import sin as sin
@@ -50,6 +51,7 @@ __all__ = [
     "logsigmoid",
     "mish",
     "relu",
+    "rrelu",
     "sigmoid",
     "silu",
     "sin",
