@@ -22,6 +22,7 @@ from .logistic_transform import logistic_transform as logistic_transform
 from .logsigmoid import logsigmoid as logsigmoid
 from .mish import mish as mish
 from .relu import relu as relu
+from .relu6 import relu6 as relu6
 from .rrelu import rrelu as rrelu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
@@ -51,6 +52,7 @@ __all__ = [
     "logsigmoid",
     "mish",
     "relu",
+    "relu6",
     "rrelu",
     "sigmoid",
     "silu",
