@@ -6,6 +6,7 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .celu import celu as celu
 from .cos import cos as cos
 from .elu import elu as elu
 from .erf import erf as erf
@@ -36,6 +37,7 @@ from .threshold import threshold as threshold
 
 __all__ = [
     "abs",
+    "celu",
     "cos",
     "elu",
     "erf",
