@@ -85,13 +85,16 @@ def atoms(u: F64, tau: float, low: int, high: int) -> dict[int, F64]:
     return {n: t[n] for n in range(low, high + 1)}
 
 
-def fit_atoms(target: AtomTarget, taus: Sequence[float], high: int, rounds: int = _ROUNDS) -> AtomFit:
+def fit_atoms(
+    target: AtomTarget, taus: Sequence[float], high: int, rounds: int = _ROUNDS, growth: float = 1.0
+) -> AtomFit:
     """The coefficients for atoms of given variances, orders ``target.low`` to ``high``.
 
     Args:
         target: what to fit.
         taus: variances.
         high: the highest order.
+        growth: how many times more a coefficient of an order below 0 costs: its atom grows with sigma.
         rounds: of Lawson's iteration; 1 is plain least squares, a few times worse and as much quicker.
     """
     low, count = target.low, len(taus)
@@ -104,18 +107,19 @@ def fit_atoms(target: AtomTarget, taus: Sequence[float], high: int, rounds: int 
     wanted = np.concatenate([target.values[:, j] / a for j, a in enumerate(target.allowed)])
     start, free = _far_conditions(target, taus, len(orders))
     # What rounding each coefficient costs, in the units of the objective.
-    ridge = _ROUNDING / target.allowed[0]
+    cost = np.array([growth if n < 0 else 1.0 for _ in taus for n in orders])
+    ridge = _ROUNDING / target.allowed[0] * cost
     inner = np.einsum("ij,jk->ik", matrix, free)
     rest = wanted - np.einsum("ij,j->i", matrix, start)
     weights = np.ones(len(wanted))
     best = math.inf, start
     for _ in range(rounds):
         root = np.sqrt(weights)
-        left = np.concatenate([inner * root[:, None], ridge * free])
+        left = np.concatenate([inner * root[:, None], ridge[:, None] * free])
         right = np.concatenate([rest * root, -ridge * start])
         solution = start + np.einsum("ij,j->i", free, _least_squares(left, right))
         error = np.abs(np.einsum("ij,j->i", matrix, solution) - wanted)
-        share = float(error.max()) + ridge * float(np.abs(solution).max())
+        share = float(error.max()) + _ROUNDING / target.allowed[0] * float(np.abs(solution).max())
         if share < best[0]:
             best = share, solution
         weights = weights * (error / error.max() + 1e-2)

@@ -133,8 +133,9 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
     """
     ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
     tried = []
-    for switch in _switches(f):
-        for branches in ladder:
+    # Long series last: they serve a larger v*, but rounding in them grows with it.
+    for switch, steps in [(v, ladder[:-1]) for v in _switches(f)] + [(v, ladder[-1:]) for v in _switches(f)]:
+        for branches in steps:
             local = _local_error(f, branches, switch, measure, truth)
             if local <= _LOCAL:
                 break

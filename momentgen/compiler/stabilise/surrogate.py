@@ -43,6 +43,7 @@ _CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 
 _FINE = ((9, 6),)
 _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
 _PROMISING = 4.0
+_HOPELESS = 4.0  # the fit's errors alone would take up most of the tolerance
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
 #: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
@@ -164,7 +165,10 @@ def find_atoms(
     targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
 
     def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
-        fits = [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds) for target, v in targets]
+        fits = [
+            fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, 8.0 if start else 1.0)
+            for target, v in targets
+        ]
         return max(fit.share for fit in fits), fits
 
     best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
@@ -227,6 +231,11 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     terms = 6
     switch, left_out = find_switch(f, terms)
     found = find_atoms(f, _CHOICES, switch, terms)
+    if found.share > _HOPELESS:
+        cause = (
+            f"the best sum of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
+        )
+        raise BuildError(rule.name, "stabilise", cause, rule.f)
     fine = find_atoms(f, _FINE, switch, 8)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []

@@ -140,10 +140,8 @@ class BallTruth:
             cuts = self._panels(mu, sigma)
             for low, high in pairwise(cuts):
                 half, middle = (high - low) / 2, (high + low) / 2
-                home = f.home(float(mu + sigma * middle))
-                for i, kink in enumerate(f.kinks):  # mu + sigma z may round to a kink
-                    if abs(kink - mean) < 1e-6 * (1 + abs(mean)):
-                        home = i + 1 if middle > (arb(kink) - mu) / sigma else i
+                # In z: mu + sigma z may round to a kink.
+                home = sum(bool((arb(kink) - mu) / sigma < middle) for kink in f.kinks)
                 for node, weight in self._rule:
                     z = middle + half * node
                     d = f.taylor(home, mu + sigma * z, 1)[0] - here
