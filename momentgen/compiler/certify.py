@@ -30,11 +30,9 @@ from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL,
 from momentgen.errors import BuildError
 from momentgen.rule_inputs import moment_names, partial_names
 
-__all__ = ["ACCEPTED", "Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
+__all__ = ["Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
-#: share of the goal that an error found by sampling and search may take: both understate
-ACCEPTED = 0.93
 _HARD = 150  # points an output that the next attempt is calibrated on
 
 
@@ -199,7 +197,7 @@ def measure(
                 bound.update(error, computed[name], exact[name], batch, setting)
                 order = np.argsort(error)
                 worst.append(order[-20:])
-                if error[order[-1]] > ACCEPTED * stable.goal:
+                if error[order[-1]] > stable.accepted:
                     close = order[-_HARD:]
                     beyond.append(close[error[close] > 0.8 * stable.goal])
             count += batch[0].size
@@ -240,7 +238,7 @@ def measure_at(
         for name, bound in measured.bounds.items():
             error = stable.measure(name, computed[name], exact[name], *points)
             bound.update(error, computed[name], exact[name], points, setting)
-            missed |= error > ACCEPTED * stable.goal
+            missed |= error > stable.accepted
         if missed.any():
             hard.append((setting, _at(points, missed)))
     return Measured(measured.bounds, measured.points + points[0].size * len(stable.settings), tuple(hard))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import sympy
 
 from momentgen.compiler.ablate import Calibration, Choice, choose
-from momentgen.compiler.certify import ACCEPTED, Bound, Runner, check_promises, kernel_params, measure, measure_at
+from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure, measure_at
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_triton
 from momentgen.compiler.emit.module import render_module
@@ -176,7 +176,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         hard += measured.hard
         aim *= _TIGHTEN
         for direction, graph in graphs.items():
-            if any(bounds[name].error > ACCEPTED * stable.goal for name in graph.outputs):
+            if any(bounds[name].error > stable.accepted for name in graph.outputs):
                 del programs[direction]
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}

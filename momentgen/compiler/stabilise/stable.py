@@ -40,6 +40,7 @@ class Stable:
             ``truth`` is that already.
         measure: the error that ``goal`` limits.
         goal: the largest error allowed, over the whole domain, after certification.
+        room: share of the goal that an error found by sampling and search may take; both understate.
         aim: the largest error allowed at the calibration points; sampled maxima are not bounds, so it is lower.
         unit: what ``measure`` returns, e.g. ``ulp``.
         box: ranges from which calibration points are drawn: a = mu/sigma uniform, log2 of the variance uniform.
@@ -66,6 +67,7 @@ class Stable:
     aim: float
     unit: str
     box: Mapping[str, tuple[float, float]]
+    room: float = 0.97
     vanishes: bool = True
     settings: tuple[Mapping[str, float], ...] = ({},)
     fits: tuple[Polynomial, ...] = ()
@@ -77,6 +79,11 @@ class Stable:
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
+
+    @property
+    def accepted(self) -> float:
+        """The largest error found with which a program is accepted."""
+        return self.room * self.goal
 
     @property
     def outputs(self) -> tuple[str, ...]:

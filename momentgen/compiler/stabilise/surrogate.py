@@ -43,6 +43,8 @@ _CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 
 _FINE = ((9, 6),)
 _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
 _PROMISING = 4.0
+#: what an atom that grows costs over one that does not where f has kinks: at 1 the cubic pieces round badly, at 8 hardswish does
+_GROWTH = 5.0
 _HOPELESS = 4.0  # the fit's errors alone would take up most of the tolerance
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
@@ -166,7 +168,7 @@ def find_atoms(
 
     def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
         fits = [
-            fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, 8.0 if start else 1.0)
+            fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, _GROWTH if start else 1.0)
             for target, v in targets
         ]
         return max(fit.share for fit in fits), fits
