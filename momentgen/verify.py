@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.build import default_output
-from momentgen.built import Built, CommittedKernel, check_source, is_deterministic, read_built
-from momentgen.compiler.derive import derive
-from momentgen.compiler.points import Points, edge_points, in_domain, near_points, neighbours, seed_of, wide_points
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.built import Built, CommittedKernel, check_source, read_built
+from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.points import Points, near_points, seed_of
+from momentgen.compiler.sampling import Sampler, joined, sampler_of
+from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 
@@ -147,7 +148,7 @@ def verify(
         reporter: told how it goes; nobody unless given.
 
     Returns:
-        One result a variant; those that are no function of one random variable come back as ``skipped``.
+        One result a variant; reductions over an axis come back as ``skipped``.
 
     Raises:
         RuleError: if there is no such rule.
@@ -166,12 +167,11 @@ def verify(
     results: list[VariantCheck] = []
     for rule, variants in plan:
         reporter.started(rule.name, "")
-        reasons = {built.variant: _reason_to_skip(rule, built) for built in variants}
-        stables = {} if all(reasons.values()) else {s.variant: s for s in stabilise(derive(rule))}
+        stables = _stables(rule) if any(built.inputs for built in variants) else {}
         for built in variants:
             reporter.started(rule.name, built.variant)
-            if reason := reasons[built.variant]:
-                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped=reason)
+            if not built.inputs:
+                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped="a reduction")
             elif built.variant in stables:
                 check = verify_variant(built, stables[built.variant], points=points, seed=seed)
             else:
@@ -181,17 +181,14 @@ def verify(
     return tuple(results)
 
 
-def _reason_to_skip(rule: Rule, built: Built) -> str:
-    """Why a variant is not measured: it is no function of one random variable alone.  Empty where it is."""
-    if not built.inputs:
-        return "a reduction"
-    if not built.is_univariate:
-        return f"inputs {', '.join(built.inputs)}"
-    return "" if is_deterministic(rule) else "f has a random factor"
+def _stables(rule: Rule) -> dict[str, Stable]:
+    joint = len(rule.inputs) > 1 or rule.noise is not None
+    stables = stabilise_joint(derive_joint(rule)) if joint else stabilise(derive(rule))
+    return {stable.variant: stable for stable in stables}
 
 
 def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0) -> VariantCheck:
-    """Measure one variant of a function of one random variable, at all the settings that it was certified at.
+    """Measure one variant, at all the settings that it was certified at.
 
     Args:
         built: the variant as committed.
@@ -203,10 +200,10 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
         BuildError: if the C does not compile.
     """
     largest = {name: _Largest() for name in built.bounds}
-    count, promises = 0, []
+    count, promises, sampler = 0, [], sampler_of(built.inputs)
     for setting in stable.settings:
         kernel = CommittedKernel(built, setting)
-        promises += _broken_promises(kernel, setting, seed_of("promises", built.rule, built.variant, str(seed)))
+        promises += _broken_promises(built, kernel, setting, seed_of("promises", built.rule, built.variant, str(seed)))
         batch = _points(built, stable, setting, points, seed)
         # Where errors are bad they are worse nearby: a second round around the worst of the first.
         for round_ in range(2):
@@ -215,26 +212,25 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
             worst = []
             for name, record in largest.items():
                 error = stable.measure(name, computed[name], exact[name], *batch)
-                record.take_in(error, batch, setting)
+                record.take_in(error, dict(zip(built.inputs, batch, strict=True)), setting)
                 worst.append(np.argsort(error)[-12:])
             if round_ == 0:
                 chosen = np.unique(np.concatenate(worst))
-                batch = neighbours((batch[0][chosen], batch[1][chosen]), seed)
+                batch = _kept(sampler, sampler.neighbours(tuple(array[chosen] for array in batch), seed))
     checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
     return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
 
 
-def _broken_promises(kernel: CommittedKernel, setting: Mapping[str, float], seed: int) -> list[str]:
+def _broken_promises(built: Built, kernel: CommittedKernel, setting: Mapping[str, float], seed: int) -> list[str]:
     """A negative variance, or a NaN, from finite inputs: any of float32, variances of 0 and subnormals included."""
-    wide, edges = wide_points(20_000, seed), edge_points()
-    mean, var = (np.concatenate([wide[i], edges[i]]) for i in range(2))
-    result = kernel(mean, var)
+    sampler = sampler_of(built.inputs)
+    points = joined([sampler.finite(seed), sampler.certain()])
     lines = []
-    for name, values in result.items():
+    for name, values in kernel(*points).items():
         wrong = np.isnan(values) | (values < 0 if name == "var" else False)
         if wrong.any():
             i = int(np.argmax(wrong))
-            at = {"mean": float(mean[i]), "var": float(var[i]), **setting}
+            at = {**{key: float(array[i]) for key, array in zip(built.inputs, points, strict=True)}, **setting}
             shown = ", ".join(f"{key} = {value:.9g}" for key, value in at.items())
             lines.append(f"{name} = {values[i]} at {shown}")
     return lines
@@ -245,12 +241,12 @@ class _Largest:
     error: float = 0.0
     at: dict[str, float] = field(default_factory=dict)
 
-    def take_in(self, error: npt.NDArray[np.float64], batch: Points, setting: Mapping[str, float]) -> None:
+    def take_in(self, error: npt.NDArray[np.float64], batch: Mapping[str, F32], setting: Mapping[str, float]) -> None:
         error = np.where(np.isnan(error), np.inf, error)
         index = int(np.argmax(error))
         if error[index] > self.error:
             self.error = float(error[index])
-            self.at = {"mean": float(batch[0][index]), "var": float(batch[1][index]), **setting}
+            self.at = {**{name: float(array[index]) for name, array in batch.items()}, **setting}
 
 
 def _points(built: Built, stable: Stable, setting: Mapping[str, float], points: int, seed: int) -> Points:
@@ -258,13 +254,16 @@ def _points(built: Built, stable: Stable, setting: Mapping[str, float], points: 
     own = seed_of("verify", built.rule, built.variant, str(seed))
     at = [bound["at"] for bound in built.certificate["bounds"].values() if bound.get("at")]
     at = [point for point in at if all(point.get(name, value) == value for name, value in setting.items())]
-    known = tuple(np.array([point[name] for point in at], np.float32) for name in ("mean", "var"))
-    groups: list[Points] = [
-        wide_points(points, own),
-        edge_points(),
-        near_points(tuple(stable.focus(setting)), points // 4, own),
-        (known[0], known[1]),
-    ]
-    mean, var = (np.concatenate([group[i] for group in groups]) for i in range(2))
-    inside = in_domain(mean, var)
-    return mean[inside], var[inside]
+    known = tuple(np.array([point[name] for point in at], np.float32) for name in built.inputs)
+    sampler = sampler_of(built.inputs)
+    finite = sampler.finite(own)
+    chosen = np.random.default_rng(own).choice(finite[0].size, 2 * points, replace=False)
+    groups: list[Points] = [tuple(array[chosen] for array in finite), known]
+    if built.is_univariate:
+        groups.append(near_points(tuple(stable.focus(setting)), points // 4, own))
+    return _kept(sampler, joined(groups))
+
+
+def _kept(sampler: Sampler, batch: Points) -> Points:
+    inside = sampler.in_domain(*batch)
+    return tuple(array[inside] for array in batch)

@@ -70,6 +70,7 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
     Raises:
         InputError: for another approximation, or bad moments.
 
+    >>> import torch
     >>> x = Moments(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 4.0]))
     >>> log_class_posterior(x).exp()
     tensor([0.7464, 0.2536])

@@ -198,7 +198,7 @@ def counting_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_sizes_beyond_31_bits_reach_the_kernels_whole(counting_package: str) -> None:
-    kernels = NativeKernels(counting_package, "count", "exact", 1)
+    kernels = NativeKernels(counting_package, "count", "exact", 2)
     cell = torch.zeros(1)
     kernels.forward(2**31 + 5, None, None, None, cell.data_ptr(), None)
     assert cell.item() == 5
@@ -208,9 +208,9 @@ def test_sizes_beyond_31_bits_reach_the_kernels_whole(counting_package: str) -> 
 
 def test_damaged_package_is_an_error_not_a_fallback(counting_package: str) -> None:
     with pytest.raises(MomentgenError, match="defines no function other_exact_forward"):
-        NativeKernels(counting_package, "other", "exact", 1)
+        NativeKernels(counting_package, "other", "exact", 2)
     with pytest.raises(MomentgenError, match="C source of variant tight does not read"):
-        NativeKernels(counting_package, "count", "tight", 1)
+        NativeKernels(counting_package, "count", "tight", 2)
 
 
 @pytest.mark.skipif(toolchain.torch_openmp() is None, reason="torch's OpenMP runtime is not found")

@@ -306,15 +306,15 @@ class _Writer:
     def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: int) -> int:
         """sigma^p·(C0 + z·2^n).
 
-        Lean: one multiply-add, whose product is not rounded.  Else the exponential's power of two is applied last,
-        to a double-float rounded at the end: sigma^p·2^n has no room for a second word near the smallest number.
+        Lean, where C0 is not 0: one multiply-add, whose product is not rounded.  Else the power of two is applied last:
+        sigma^p·2^n near the smallest number has no room for a second word, and none to spare where |z| > 1.
         """
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
         degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
         lean = self.precision.lean
         if not degrees:
-            return g.mul(self.scale(p), z) if lean else self.scaled(z, p)
+            return self.scaled(z, p)
         if degrees == {0}:
             values, unit = [self.expression(e) for e in plains], self.power(p)
         elif degrees == {1} and p == 1:

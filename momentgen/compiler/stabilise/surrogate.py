@@ -43,7 +43,7 @@ _CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 
 _FINE = ((9, 6),)
 _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
 _PROMISING = 4.0
-#: what an atom that grows costs over one that does not where f has kinks: at 1 the cubic pieces round badly, at 8 hardswish does
+#: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
 _HOPELESS = 4.0  # the fit's errors alone would take up most of the tolerance
 #: smallest and largest 1/sqrt(tau), in units of 1/length
