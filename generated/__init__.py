@@ -6,8 +6,10 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .bernoulli_noise import bernoulli_noise as bernoulli_noise
 from .celu import celu as celu
 from .cos import cos as cos
+from .difference import difference as difference
 from .elu import elu as elu
 from .erf import erf as erf
 from .exp import exp as exp
@@ -19,15 +21,23 @@ from .hardswish import hardswish as hardswish
 from .hardtanh import hardtanh as hardtanh
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
+from .log_softmax import log_softmax as log_softmax
+from .logistic_bernoulli import logistic_bernoulli as logistic_bernoulli
 from .logistic_transform import logistic_transform as logistic_transform
 from .logsigmoid import logsigmoid as logsigmoid
+from .maximum import maximum as maximum
+from .maximum_correlated import maximum_correlated as maximum_correlated
 from .mish import mish as mish
+from .normal_cdf import normal_cdf as normal_cdf
+from .probit import probit as probit
+from .product import product as product
 from .relu import relu as relu
 from .relu6 import relu6 as relu6
 from .rrelu import rrelu as rrelu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
 from .sin import sin as sin
+from .softmax import softmax as softmax
 from .softplus import softplus as softplus
 from .softshrink import softshrink as softshrink
 from .square import square as square
@@ -37,8 +47,10 @@ from .threshold import threshold as threshold
 
 __all__ = [
     "abs",
+    "bernoulli_noise",
     "celu",
     "cos",
+    "difference",
     "elu",
     "erf",
     "exp",
@@ -50,15 +62,23 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "leaky_relu",
+    "log_softmax",
+    "logistic_bernoulli",
     "logistic_transform",
     "logsigmoid",
+    "maximum",
+    "maximum_correlated",
     "mish",
+    "normal_cdf",
+    "probit",
+    "product",
     "relu",
     "relu6",
     "rrelu",
     "sigmoid",
     "silu",
     "sin",
+    "softmax",
     "softplus",
     "softshrink",
     "square",

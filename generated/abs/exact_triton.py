@@ -313,13 +313,13 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t109 = tl.fma(t13, t108, t13)
     t110 = t3 * t109
     t111 = var * t110
-    t112 = t111 * t57
-    t113 = t62 * t112
-    t114 = t97 * t113
-    t115 = t114 * -1.0
-    t116 = tl.fma(t97, t113, t115)
-    t117 = tl.fma(t106, t113, t116)
-    t118 = t114 + t117
+    t112 = t111 * t97
+    t113 = t112 * -1.0
+    t114 = tl.fma(t111, t97, t113)
+    t115 = tl.fma(t111, t106, t114)
+    t116 = t112 + t115
+    t117 = t57 * t116
+    t118 = t62 * t117
     c27 = tl.full((), 2.985702280966507e-07, tl.float32)
     c28 = tl.full((), -5.613711437035818e-06, tl.float32)
     t119 = tl.fma(t85, c27, c28)
@@ -405,9 +405,9 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t172 = tl.where(t171, t170, t160)
     t173 = tl.fma(t51, c26, c26)
     t174 = tl.where(t6, 0.0, t110)
-    t175 = t174 * t57
-    t176 = t62 * t175
-    t177 = t173 * t176
+    t175 = t174 * t173
+    t176 = t57 * t175
+    t177 = t62 * t176
     t178 = t177 * grad_mean
     t179 = tl.fma(t172, grad_var, t178)
     return (t152, t179)

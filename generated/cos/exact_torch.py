@@ -4,16 +4,16 @@
 #
 # rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   cos_exact_forward 144, cos_exact_backward 159
+# operations   cos_exact_forward 142, cos_exact_backward 157
 #
 # Certificate:
-#   mean        0.111 tolerance, worst at mean = -338.55127, var = 0.000115696603
-#   var         0.0208 tolerance, worst at mean = 1.30380237, var = 3.31787342e-05
-#   dmean_dmu   0.00141 tolerance, worst at mean = 4.72079372, var = 24.9197502
-#   dmean_dvar  0.00137 tolerance, worst at mean = 0.0147767514, var = 94.2646942
-#   dvar_dmu    0.00292 tolerance, worst at mean = 3.84441018, var = 0.00025528876
-#   dvar_dvar   0.00367 tolerance, worst at mean = -1.64290869, var = 2.88186075e-05
-#   against exact values at 15228 points over all of float32; details in exact.json
+#   mean        0.12 tolerance, worst at mean = 14.8767099, var = 3.46261113e-05
+#   var         0.0229 tolerance, worst at mean = 48.588253, var = 2.08997444e-05
+#   dmean_dmu   0.00142 tolerance, worst at mean = 2.46103644, var = 4.61707544
+#   dmean_dvar  0.00141 tolerance, worst at mean = 0.0437809788, var = 23.5616779
+#   dvar_dmu    0.00313 tolerance, worst at mean = -18.0787334, var = 5.98141909e-08
+#   dvar_dvar   0.00354 tolerance, worst at mean = -8.79052925, var = 8.14667225
+#   against exact values at 16958 points over all of float32; details in exact.json
 """cos, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

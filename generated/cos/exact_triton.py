@@ -4,16 +4,16 @@
 #
 # rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   cos_exact_forward 144, cos_exact_backward 159
+# operations   cos_exact_forward 142, cos_exact_backward 157
 #
 # Certificate:
-#   mean        0.111 tolerance, worst at mean = -338.55127, var = 0.000115696603
-#   var         0.0208 tolerance, worst at mean = 1.30380237, var = 3.31787342e-05
-#   dmean_dmu   0.00141 tolerance, worst at mean = 4.72079372, var = 24.9197502
-#   dmean_dvar  0.00137 tolerance, worst at mean = 0.0147767514, var = 94.2646942
-#   dvar_dmu    0.00292 tolerance, worst at mean = 3.84441018, var = 0.00025528876
-#   dvar_dvar   0.00367 tolerance, worst at mean = -1.64290869, var = 2.88186075e-05
-#   against exact values at 15228 points over all of float32; details in exact.json
+#   mean        0.12 tolerance, worst at mean = 14.8767099, var = 3.46261113e-05
+#   var         0.0229 tolerance, worst at mean = 48.588253, var = 2.08997444e-05
+#   dmean_dmu   0.00142 tolerance, worst at mean = 2.46103644, var = 4.61707544
+#   dmean_dvar  0.00141 tolerance, worst at mean = 0.0437809788, var = 23.5616779
+#   dvar_dmu    0.00313 tolerance, worst at mean = -18.0787334, var = 5.98141909e-08
+#   dvar_dvar   0.00354 tolerance, worst at mean = -8.79052925, var = 8.14667225
+#   against exact values at 16958 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -55,147 +55,145 @@ def cos_exact_forward(mean, var):
     t20 = 1.0 + t19
     t21 = tl.where(t7, 0.0, t20)
     t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 - 0x4b400000
-    t24 = t23 >> 1
-    t25 = 127 + t24
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t21 * t27
-    t29 = 1 + t23
-    t30 = t29 >> 1
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t28 * t33
+    t23 = t22 >> 1
+    t24 = 127 + t23
+    t25 = t24 << 23
+    t26 = t25.to(tl.float32, bitcast=True)
+    t27 = t21 * t26
+    t28 = 1 + t22
+    t29 = t28 >> 1
+    t30 = 127 + t29
+    t31 = t30 << 23
+    t32 = t31.to(tl.float32, bitcast=True)
+    t33 = t27 * t32
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t35 = c9 < t34
-    t36 = tl.where(t35, c9, t34)
+    t34 = c9 < t33
+    t35 = tl.where(t34, c9, t33)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t37 = t36 < c10
-    t38 = tl.where(t37, c10, t36)
-    t39 = tl.abs(mean)
+    t36 = t35 < c10
+    t37 = tl.where(t36, c10, t35)
+    t38 = tl.abs(mean)
     c11 = tl.full((), 2097152.0, tl.float32)
-    t40 = c11 < t39
-    t41 = tl.where(t40, 0.0, mean)
+    t39 = c11 < t38
+    t40 = tl.where(t39, 0.0, mean)
     c12 = tl.full((), 0.6366197466850281, tl.float32)
-    t42 = t41 * c12
-    t43 = t42 + c0
-    t44 = t43 - c0
-    t45 = t44 * -1.0
+    t41 = t40 * c12
+    t42 = t41 + c0
+    t43 = t42 - c0
+    t44 = t43 * -1.0
     c13 = tl.full((), 1.57080078125, tl.float32)
-    t46 = tl.fma(t45, c13, t41)
+    t45 = tl.fma(t44, c13, t40)
     c14 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t47 = tl.fma(t45, c14, t46)
+    t46 = tl.fma(t44, c14, t45)
     c15 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t48 = tl.fma(t45, c15, t47)
-    t49 = t48 * t48
+    t47 = tl.fma(t44, c15, t46)
+    t48 = t47 * t47
     c16 = tl.full((), -0.00019500091730151325, tl.float32)
     c17 = tl.full((), 0.00833200290799141, tl.float32)
-    t50 = tl.fma(t49, c16, c17)
+    t49 = tl.fma(t48, c16, c17)
     c18 = tl.full((), -0.16666649281978607, tl.float32)
-    t51 = tl.fma(t49, t50, c18)
-    t52 = tl.fma(t49, t51, 1.0)
-    t53 = t48 * t52
+    t50 = tl.fma(t48, t49, c18)
+    t51 = tl.fma(t48, t50, 1.0)
+    t52 = t47 * t51
     c19 = tl.full((), 2.4370465325773694e-05, tl.float32)
     c20 = tl.full((), -0.0013886505039408803, tl.float32)
-    t54 = tl.fma(t49, c19, c20)
+    t53 = tl.fma(t48, c19, c20)
     c21 = tl.full((), 0.04166661202907562, tl.float32)
-    t55 = tl.fma(t49, t54, c21)
-    t56 = tl.fma(t49, t55, -0.5)
-    t57 = tl.fma(t49, t56, 1.0)
-    t58 = t44 * 0.25
-    t59 = c0 + t58
-    t60 = t59 - c0
-    t61 = 4.0 * t60
-    t62 = t44 - t61
-    t63 = t62 * t62
-    t64 = 1.0 == t63
-    t65 = tl.where(t64, t53, t57)
-    t66 = t65 * -1.0
-    t67 = tl.abs(t62)
-    t68 = t67 == 2.0
-    t69 = 1.0 == t62
-    t70 = t68 | t69
-    t71 = tl.where(t70, t66, t65)
-    t72 = t71 * t38
-    t73 = c9 < t72
-    t74 = tl.where(t73, c9, t72)
-    t75 = t74 < c10
-    t76 = tl.where(t75, c10, t74)
-    t77 = mean == mean
-    t78 = tl.where(t77, t76, mean)
-    t79 = t3 == t3
-    t80 = tl.where(t79, t78, t3)
-    t81 = t3 * -1.0
-    t82 = 95.0 < t81
-    t83 = tl.where(t82, 95.0, t81)
-    t84 = t81 < -150.0
-    t85 = tl.where(t84, -150.0, t83)
-    t86 = tl.fma(t85, c1, c0)
-    t87 = t86 - c0
-    t88 = tl.fma(t87, c2, t85)
-    t89 = t87 * c3
-    t90 = t88 + t89
-    t91 = tl.fma(t90, c4, c5)
-    t92 = tl.fma(t90, t91, c6)
-    t93 = tl.fma(t90, t92, c7)
-    t94 = tl.fma(t90, t93, c8)
-    t95 = t90 * t90
-    t96 = tl.fma(t94, t95, t90)
-    t97 = 1.0 + t96
-    t98 = tl.where(t84, 0.0, t97)
-    t99 = t86.to(tl.int32, bitcast=True)
-    t100 = t99 - 0x4b400000
-    t101 = t100 >> 1
-    t102 = t101 + 127
-    t103 = t102 << 23
-    t104 = t103.to(tl.float32, bitcast=True)
-    t105 = t98 * t104
-    t106 = t100 + 1
-    t107 = t106 >> 1
-    t108 = 127 + t107
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t105 * t110
-    t112 = c9 < t111
-    t113 = tl.where(t112, c9, t111)
-    t114 = t113 < c10
-    t115 = tl.where(t114, c10, t113)
-    t116 = tl.where(t64, t57, t53)
-    t117 = t116 * -1.0
-    t118 = -1.0 == t62
-    t119 = t118 | t68
-    t120 = tl.where(t119, t117, t116)
-    t121 = t120 * -2.0
-    t122 = tl.fma(t120, t121, 1.0)
-    t123 = t122 * -1.0
-    t124 = tl.fma(t115, t123, 1.0)
-    t125 = 1.0 - t115
-    t126 = t3 < 0.5
-    t127 = tl.where(t126, t3, 0.5)
-    t128 = t127 - 0.25
+    t54 = tl.fma(t48, t53, c21)
+    t55 = tl.fma(t48, t54, -0.5)
+    t56 = tl.fma(t48, t55, 1.0)
+    t57 = t43 * 0.25
+    t58 = c0 + t57
+    t59 = t58 - c0
+    t60 = 4.0 * t59
+    t61 = t43 - t60
+    t62 = t61 * t61
+    t63 = 1.0 == t62
+    t64 = tl.where(t63, t52, t56)
+    t65 = t64 * -1.0
+    t66 = tl.abs(t61)
+    t67 = t66 == 2.0
+    t68 = 1.0 == t61
+    t69 = t67 | t68
+    t70 = tl.where(t69, t65, t64)
+    t71 = t70 * t37
+    t72 = c9 < t71
+    t73 = tl.where(t72, c9, t71)
+    t74 = t73 < c10
+    t75 = tl.where(t74, c10, t73)
+    t76 = mean == mean
+    t77 = tl.where(t76, t75, mean)
+    t78 = t3 == t3
+    t79 = tl.where(t78, t77, t3)
+    t80 = t3 * -1.0
+    t81 = 95.0 < t80
+    t82 = tl.where(t81, 95.0, t80)
+    t83 = t80 < -150.0
+    t84 = tl.where(t83, -150.0, t82)
+    t85 = tl.fma(t84, c1, c0)
+    t86 = t85 - c0
+    t87 = tl.fma(t86, c2, t84)
+    t88 = t86 * c3
+    t89 = t87 + t88
+    t90 = tl.fma(t89, c4, c5)
+    t91 = tl.fma(t89, t90, c6)
+    t92 = tl.fma(t89, t91, c7)
+    t93 = tl.fma(t89, t92, c8)
+    t94 = t89 * t89
+    t95 = tl.fma(t93, t94, t89)
+    t96 = 1.0 + t95
+    t97 = tl.where(t83, 0.0, t96)
+    t98 = t85.to(tl.int32, bitcast=True)
+    t99 = t98 >> 1
+    t100 = t99 + 127
+    t101 = t100 << 23
+    t102 = t101.to(tl.float32, bitcast=True)
+    t103 = t97 * t102
+    t104 = t98 + 1
+    t105 = t104 >> 1
+    t106 = 127 + t105
+    t107 = t106 << 23
+    t108 = t107.to(tl.float32, bitcast=True)
+    t109 = t103 * t108
+    t110 = c9 < t109
+    t111 = tl.where(t110, c9, t109)
+    t112 = t111 < c10
+    t113 = tl.where(t112, c10, t111)
+    t114 = tl.where(t63, t56, t52)
+    t115 = t114 * -1.0
+    t116 = -1.0 == t61
+    t117 = t116 | t67
+    t118 = tl.where(t117, t115, t114)
+    t119 = t118 * -2.0
+    t120 = tl.fma(t118, t119, 1.0)
+    t121 = t120 * -1.0
+    t122 = tl.fma(t113, t121, 1.0)
+    t123 = 1.0 - t113
+    t124 = t3 < 0.5
+    t125 = tl.where(t124, t3, 0.5)
+    t126 = t125 - 0.25
     c22 = tl.full((), -0.0011216348502784967, tl.float32)
     c23 = tl.full((), 0.0067853424698114395, tl.float32)
-    t129 = tl.fma(t128, c22, c23)
+    t127 = tl.fma(t126, c22, c23)
     c24 = tl.full((), -0.03414272516965866, tl.float32)
-    t130 = tl.fma(t128, t129, c24)
+    t128 = tl.fma(t126, t127, c24)
     c25 = tl.full((), 0.1383354365825653, tl.float32)
-    t131 = tl.fma(t128, t130, c25)
+    t129 = tl.fma(t126, t128, c25)
     c26 = tl.full((), -0.4239843487739563, tl.float32)
-    t132 = tl.fma(t128, t131, c26)
+    t130 = tl.fma(t126, t129, c26)
     c27 = tl.full((), 0.8847968578338623, tl.float32)
-    t133 = tl.fma(t128, t132, c27)
-    t134 = t127 * t133
-    t135 = tl.where(t126, t134, t125)
-    t136 = t135 * t124
-    t137 = 0.5 * t136
-    t138 = c9 < t137
-    t139 = tl.where(t138, c9, t137)
-    t140 = t139 < c10
-    t141 = tl.where(t140, c10, t139)
-    t142 = tl.where(t77, t141, mean)
-    t143 = tl.where(t79, t142, t3)
-    return (t80, t143)
+    t131 = tl.fma(t126, t130, c27)
+    t132 = t125 * t131
+    t133 = tl.where(t124, t132, t123)
+    t134 = t133 * t122
+    t135 = 0.5 * t134
+    t136 = c9 < t135
+    t137 = tl.where(t136, c9, t135)
+    t138 = t137 < c10
+    t139 = tl.where(t138, c10, t137)
+    t140 = tl.where(t76, t139, mean)
+    t141 = tl.where(t78, t140, t3)
+    return (t79, t141)
 
 
 @triton.jit
@@ -243,162 +241,160 @@ def cos_exact_backward(mean, var, grad_mean, grad_var):
     t20 = 1.0 + t19
     t21 = tl.where(t7, 0.0, t20)
     t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 - 0x4b400000
-    t24 = t23 >> 1
-    t25 = t24 + 127
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t21 * t27
-    t29 = t23 + 1
-    t30 = t29 >> 1
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t28 * t33
+    t23 = t22 >> 1
+    t24 = t23 + 127
+    t25 = t24 << 23
+    t26 = t25.to(tl.float32, bitcast=True)
+    t27 = t21 * t26
+    t28 = t22 + 1
+    t29 = t28 >> 1
+    t30 = 127 + t29
+    t31 = t30 << 23
+    t32 = t31.to(tl.float32, bitcast=True)
+    t33 = t27 * t32
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t35 = c9 < t34
-    t36 = tl.where(t35, c9, t34)
+    t34 = c9 < t33
+    t35 = tl.where(t34, c9, t33)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t37 = t36 < c10
-    t38 = tl.where(t37, c10, t36)
-    t39 = 1.0 - t38
-    t40 = t3 < 0.5
-    t41 = tl.where(t40, t3, 0.5)
-    t42 = t41 - 0.25
+    t36 = t35 < c10
+    t37 = tl.where(t36, c10, t35)
+    t38 = 1.0 - t37
+    t39 = t3 < 0.5
+    t40 = tl.where(t39, t3, 0.5)
+    t41 = t40 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t43 = tl.fma(t42, c11, c12)
+    t42 = tl.fma(t41, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t44 = tl.fma(t42, t43, c13)
+    t43 = tl.fma(t41, t42, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t45 = tl.fma(t42, t44, c14)
+    t44 = tl.fma(t41, t43, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t46 = tl.fma(t42, t45, c15)
+    t45 = tl.fma(t41, t44, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t47 = tl.fma(t42, t46, c16)
-    t48 = t41 * t47
-    t49 = tl.where(t40, t48, t39)
-    t50 = t38 * t49
-    t51 = tl.abs(mean)
+    t46 = tl.fma(t41, t45, c16)
+    t47 = t40 * t46
+    t48 = tl.where(t39, t47, t38)
+    t49 = t37 * t48
+    t50 = tl.abs(mean)
     c17 = tl.full((), 2097152.0, tl.float32)
-    t52 = c17 < t51
-    t53 = tl.where(t52, 0.0, mean)
+    t51 = c17 < t50
+    t52 = tl.where(t51, 0.0, mean)
     c18 = tl.full((), 0.6366197466850281, tl.float32)
-    t54 = t53 * c18
-    t55 = t54 + c0
-    t56 = t55 - c0
-    t57 = t56 * -1.0
+    t53 = t52 * c18
+    t54 = t53 + c0
+    t55 = t54 - c0
+    t56 = t55 * -1.0
     c19 = tl.full((), 1.57080078125, tl.float32)
-    t58 = tl.fma(t57, c19, t53)
+    t57 = tl.fma(t56, c19, t52)
     c20 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t59 = tl.fma(t57, c20, t58)
+    t58 = tl.fma(t56, c20, t57)
     c21 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t60 = tl.fma(t57, c21, t59)
-    t61 = t60 * t60
+    t59 = tl.fma(t56, c21, t58)
+    t60 = t59 * t59
     c22 = tl.full((), -0.00019500091730151325, tl.float32)
     c23 = tl.full((), 0.00833200290799141, tl.float32)
-    t62 = tl.fma(t61, c22, c23)
+    t61 = tl.fma(t60, c22, c23)
     c24 = tl.full((), -0.16666649281978607, tl.float32)
-    t63 = tl.fma(t61, t62, c24)
-    t64 = tl.fma(t61, t63, 1.0)
-    t65 = t60 * t64
+    t62 = tl.fma(t60, t61, c24)
+    t63 = tl.fma(t60, t62, 1.0)
+    t64 = t59 * t63
     c25 = tl.full((), 2.4370465325773694e-05, tl.float32)
     c26 = tl.full((), -0.0013886505039408803, tl.float32)
-    t66 = tl.fma(t61, c25, c26)
+    t65 = tl.fma(t60, c25, c26)
     c27 = tl.full((), 0.04166661202907562, tl.float32)
-    t67 = tl.fma(t61, t66, c27)
-    t68 = tl.fma(t61, t67, -0.5)
-    t69 = tl.fma(t61, t68, 1.0)
-    t70 = t56 * 0.25
-    t71 = c0 + t70
-    t72 = t71 - c0
-    t73 = 4.0 * t72
-    t74 = t56 - t73
-    t75 = t74 * t74
-    t76 = 1.0 == t75
-    t77 = tl.where(t76, t65, t69)
-    t78 = t77 * -1.0
-    t79 = tl.abs(t74)
-    t80 = t79 == 2.0
-    t81 = 1.0 == t74
-    t82 = t80 | t81
-    t83 = tl.where(t82, t78, t77)
-    t84 = tl.where(t76, t69, t65)
-    t85 = t84 * -1.0
-    t86 = -1.0 == t74
-    t87 = t86 | t80
-    t88 = tl.where(t87, t85, t84)
-    t89 = 2.0 * t88
-    t90 = t83 * t89
-    t91 = t90 * t50
-    t92 = c9 < t91
-    t93 = tl.where(t92, c9, t91)
-    t94 = t93 < c10
-    t95 = tl.where(t94, c10, t93)
-    t96 = t3 * -0.5
-    t97 = 95.0 < t96
-    t98 = tl.where(t97, 95.0, t96)
-    t99 = t96 < -150.0
-    t100 = tl.where(t99, -150.0, t98)
-    t101 = tl.fma(c1, t100, c0)
-    t102 = t101 - c0
-    t103 = tl.fma(c2, t102, t100)
-    t104 = c3 * t102
-    t105 = t103 + t104
-    t106 = tl.fma(c4, t105, c5)
-    t107 = tl.fma(t105, t106, c6)
-    t108 = tl.fma(t105, t107, c7)
-    t109 = tl.fma(t105, t108, c8)
-    t110 = t105 * t105
-    t111 = tl.fma(t109, t110, t105)
-    t112 = 1.0 + t111
-    t113 = tl.where(t99, 0.0, t112)
-    t114 = t101.to(tl.int32, bitcast=True)
-    t115 = t114 - 0x4b400000
-    t116 = t115 >> 1
-    t117 = 127 + t116
-    t118 = t117 << 23
-    t119 = t118.to(tl.float32, bitcast=True)
-    t120 = t113 * t119
-    t121 = 1 + t115
-    t122 = t121 >> 1
-    t123 = 127 + t122
-    t124 = t123 << 23
-    t125 = t124.to(tl.float32, bitcast=True)
-    t126 = t120 * t125
-    t127 = c9 < t126
-    t128 = tl.where(t127, c9, t126)
-    t129 = t128 < c10
-    t130 = tl.where(t129, c10, t128)
-    t131 = t88 * -1.0
-    t132 = t130 * t131
-    t133 = c9 < t132
-    t134 = tl.where(t133, c9, t132)
-    t135 = t134 < c10
-    t136 = tl.where(t135, c10, t134)
-    t137 = t136 * grad_mean
-    t138 = tl.fma(t95, grad_var, t137)
-    t139 = t88 * -2.0
-    t140 = tl.fma(t88, t139, 1.0)
-    t141 = t140 * -1.0
-    t142 = 2.0 * t38
-    t143 = t142 - 1.0
-    t144 = tl.fma(t141, t143, 1.0)
-    t145 = t38 * t144
-    t146 = 0.5 * t145
-    t147 = c9 < t146
-    t148 = tl.where(t147, c9, t146)
-    t149 = t148 < c10
-    t150 = tl.where(t149, c10, t148)
-    t151 = t83 * t130
-    t152 = -0.5 * t151
-    t153 = c9 < t152
-    t154 = tl.where(t153, c9, t152)
-    t155 = t154 < c10
-    t156 = tl.where(t155, c10, t154)
-    t157 = t156 * grad_mean
-    t158 = tl.fma(t150, grad_var, t157)
-    return (t138, t158)
+    t66 = tl.fma(t60, t65, c27)
+    t67 = tl.fma(t60, t66, -0.5)
+    t68 = tl.fma(t60, t67, 1.0)
+    t69 = t55 * 0.25
+    t70 = c0 + t69
+    t71 = t70 - c0
+    t72 = 4.0 * t71
+    t73 = t55 - t72
+    t74 = t73 * t73
+    t75 = 1.0 == t74
+    t76 = tl.where(t75, t64, t68)
+    t77 = t76 * -1.0
+    t78 = tl.abs(t73)
+    t79 = t78 == 2.0
+    t80 = 1.0 == t73
+    t81 = t79 | t80
+    t82 = tl.where(t81, t77, t76)
+    t83 = tl.where(t75, t68, t64)
+    t84 = t83 * -1.0
+    t85 = -1.0 == t73
+    t86 = t85 | t79
+    t87 = tl.where(t86, t84, t83)
+    t88 = 2.0 * t87
+    t89 = t82 * t88
+    t90 = t89 * t49
+    t91 = c9 < t90
+    t92 = tl.where(t91, c9, t90)
+    t93 = t92 < c10
+    t94 = tl.where(t93, c10, t92)
+    t95 = t3 * -0.5
+    t96 = 95.0 < t95
+    t97 = tl.where(t96, 95.0, t95)
+    t98 = t95 < -150.0
+    t99 = tl.where(t98, -150.0, t97)
+    t100 = tl.fma(c1, t99, c0)
+    t101 = t100 - c0
+    t102 = tl.fma(c2, t101, t99)
+    t103 = c3 * t101
+    t104 = t102 + t103
+    t105 = tl.fma(c4, t104, c5)
+    t106 = tl.fma(t104, t105, c6)
+    t107 = tl.fma(t104, t106, c7)
+    t108 = tl.fma(t104, t107, c8)
+    t109 = t104 * t104
+    t110 = tl.fma(t108, t109, t104)
+    t111 = 1.0 + t110
+    t112 = tl.where(t98, 0.0, t111)
+    t113 = t100.to(tl.int32, bitcast=True)
+    t114 = t113 >> 1
+    t115 = 127 + t114
+    t116 = t115 << 23
+    t117 = t116.to(tl.float32, bitcast=True)
+    t118 = t112 * t117
+    t119 = 1 + t113
+    t120 = t119 >> 1
+    t121 = 127 + t120
+    t122 = t121 << 23
+    t123 = t122.to(tl.float32, bitcast=True)
+    t124 = t118 * t123
+    t125 = c9 < t124
+    t126 = tl.where(t125, c9, t124)
+    t127 = t126 < c10
+    t128 = tl.where(t127, c10, t126)
+    t129 = t87 * -1.0
+    t130 = t128 * t129
+    t131 = c9 < t130
+    t132 = tl.where(t131, c9, t130)
+    t133 = t132 < c10
+    t134 = tl.where(t133, c10, t132)
+    t135 = t134 * grad_mean
+    t136 = tl.fma(t94, grad_var, t135)
+    t137 = t87 * -2.0
+    t138 = tl.fma(t87, t137, 1.0)
+    t139 = t138 * -1.0
+    t140 = 2.0 * t37
+    t141 = t140 - 1.0
+    t142 = tl.fma(t139, t141, 1.0)
+    t143 = t37 * t142
+    t144 = 0.5 * t143
+    t145 = c9 < t144
+    t146 = tl.where(t145, c9, t144)
+    t147 = t146 < c10
+    t148 = tl.where(t147, c10, t146)
+    t149 = t82 * t128
+    t150 = -0.5 * t149
+    t151 = c9 < t150
+    t152 = tl.where(t151, c9, t150)
+    t153 = t152 < c10
+    t154 = tl.where(t153, c10, t152)
+    t155 = t154 * grad_mean
+    t156 = tl.fma(t148, grad_var, t155)
+    return (t136, t156)
 
 
 @triton.jit

@@ -20,7 +20,7 @@
 #   dvar_dvar1  0 ulp of the terms, worst at
 #   dvar_dmu2   0 ulp of the terms, worst at
 #   dvar_dvar2  0 ulp of the terms, worst at
-#   against exact values at 16512 points over all of float32; details in exact.json
+#   against exact values at 16500 points over all of float32; details in exact.json
 """difference, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   erf_exact_forward 548, erf_exact_backward 670
+# operations   erf_exact_forward 544, erf_exact_backward 666
 #
 # Certificate:
-#   mean        0.388 tolerance, worst at mean = 0.00738306437, var = 0.189946741
-#   var         0.285 tolerance, worst at mean = 1.686926e-06, var = 0.110400885
-#   dmean_dmu   0.00297 tolerance, worst at mean = 0.0397063158, var = 0.00215533306
-#   dmean_dvar  0.00471 tolerance, worst at mean = 2.70105887e+10, var = 4.34564044e+20
-#   dvar_dmu    0.0601 tolerance, worst at mean = -3.0134559e-05, var = 0.111401238
-#   dvar_dvar   0.0229 tolerance, worst at mean = -6.15375257e-06, var = 0.108095601
-#   against exact values at 15359 points over all of float32; details in exact.json
+#   mean        0.436 tolerance, worst at mean = 0.0145342452, var = 4.35003807e-15
+#   var         0.272 tolerance, worst at mean = -0.0177562125, var = 0.110864878
+#   dmean_dmu   0.0029 tolerance, worst at mean = 5.32172201e+13, var = 2.69885829e+30
+#   dmean_dvar  0.00526 tolerance, worst at mean = -7332.00537, var = 61694292
+#   dvar_dmu    0.0729 tolerance, worst at mean = 0.00546575012, var = 0.11725802
+#   dvar_dvar   0.0237 tolerance, worst at mean = 5.31423646e-12, var = 0.108638555
+#   against exact values at 17059 points over all of float32; details in exact.json
 """erf, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

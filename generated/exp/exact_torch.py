@@ -4,16 +4,16 @@
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   exp_exact_forward 144, exp_exact_backward 153
+# operations   exp_exact_forward 141, exp_exact_backward 150
 #
 # Certificate:
-#   mean        0.0807 tolerance, worst at mean = 0.858612299, var = 8.69077587
-#   var         0.4 tolerance, worst at mean = -43.1418877, var = 8.49795341
-#   dmean_dmu   0.0388 tolerance, worst at mean = -33.2254601, var = 214.011093
-#   dmean_dvar  0.0388 tolerance, worst at mean = -33.2254601, var = 214.011093
-#   dvar_dmu    0.04 tolerance, worst at mean = -43.1418877, var = 8.49795341
-#   dvar_dvar   0.0404 tolerance, worst at mean = 30.5362244, var = 8.28152657
-#   against exact values at 14559 points over all of float32; details in exact.json
+#   mean        0.081 tolerance, worst at mean = 3.14618516, var = 1.20207289e-06
+#   var         0.403 tolerance, worst at mean = -36.5327415, var = 4.04532433
+#   dmean_dmu   0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
+#   dmean_dvar  0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
+#   dvar_dmu    0.0403 tolerance, worst at mean = -36.5327415, var = 4.04532433
+#   dvar_dvar   0.0401 tolerance, worst at mean = 29.3018837, var = 13.7044277
+#   against exact values at 15573 points over all of float32; details in exact.json
 """exp, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

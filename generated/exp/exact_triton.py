@@ -4,16 +4,16 @@
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   exp_exact_forward 144, exp_exact_backward 153
+# operations   exp_exact_forward 141, exp_exact_backward 150
 #
 # Certificate:
-#   mean        0.0807 tolerance, worst at mean = 0.858612299, var = 8.69077587
-#   var         0.4 tolerance, worst at mean = -43.1418877, var = 8.49795341
-#   dmean_dmu   0.0388 tolerance, worst at mean = -33.2254601, var = 214.011093
-#   dmean_dvar  0.0388 tolerance, worst at mean = -33.2254601, var = 214.011093
-#   dvar_dmu    0.04 tolerance, worst at mean = -43.1418877, var = 8.49795341
-#   dvar_dvar   0.0404 tolerance, worst at mean = 30.5362244, var = 8.28152657
-#   against exact values at 14559 points over all of float32; details in exact.json
+#   mean        0.081 tolerance, worst at mean = 3.14618516, var = 1.20207289e-06
+#   var         0.403 tolerance, worst at mean = -36.5327415, var = 4.04532433
+#   dmean_dmu   0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
+#   dmean_dvar  0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
+#   dvar_dmu    0.0403 tolerance, worst at mean = -36.5327415, var = 4.04532433
+#   dvar_dvar   0.0401 tolerance, worst at mean = 29.3018837, var = 13.7044277
+#   against exact values at 15573 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -63,128 +63,125 @@ def exp_exact_forward(mean, var):
     t28 = 1.0 + t27
     t29 = tl.where(t8, 0.0, t28)
     t30 = t10.to(tl.int32, bitcast=True)
-    t31 = t30 - 0x4b400000
-    t32 = t31 >> 1
-    t33 = 127 + t32
-    t34 = t33 << 23
-    t35 = t34.to(tl.float32, bitcast=True)
-    t36 = t29 * t35
-    t37 = 1 + t31
-    t38 = t37 >> 1
-    t39 = 127 + t38
-    t40 = t39 << 23
-    t41 = t40.to(tl.float32, bitcast=True)
-    t42 = t36 * t41
+    t31 = t30 >> 1
+    t32 = 127 + t31
+    t33 = t32 << 23
+    t34 = t33.to(tl.float32, bitcast=True)
+    t35 = t29 * t34
+    t36 = 1 + t30
+    t37 = t36 >> 1
+    t38 = 127 + t37
+    t39 = t38 << 23
+    t40 = t39.to(tl.float32, bitcast=True)
+    t41 = t35 * t40
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t43 = c9 < t42
-    t44 = tl.where(t43, c9, t42)
+    t42 = c9 < t41
+    t43 = tl.where(t42, c9, t41)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t45 = t44 < c10
-    t46 = tl.where(t45, c10, t44)
-    t47 = c9 < t46
-    t48 = tl.where(t47, c9, t46)
-    t49 = t48 < c10
-    t50 = tl.where(t49, c10, t48)
-    t51 = mean == mean
-    t52 = tl.where(t51, t50, mean)
-    t53 = t3 == t3
-    t54 = tl.where(t53, t52, t3)
-    t55 = mean + t3
-    t56 = 95.0 < t55
-    t57 = tl.where(t56, 95.0, t55)
-    t58 = t55 < -150.0
-    t59 = tl.where(t58, -150.0, t57)
-    t60 = tl.fma(c0, t59, c1)
-    t61 = t60 - c1
-    t62 = tl.fma(c2, t61, t59)
-    t63 = c3 * t61
-    t64 = t62 + t63
-    t65 = tl.fma(c4, t64, c5)
-    t66 = tl.fma(t64, t65, c6)
-    t67 = tl.fma(t64, t66, c7)
-    t68 = tl.fma(t64, t67, c8)
-    t69 = t64 * t64
-    t70 = tl.fma(t68, t69, t64)
-    t71 = 1.0 + t70
-    t72 = tl.where(t58, 0.0, t71)
-    t73 = t60.to(tl.int32, bitcast=True)
-    t74 = t73 - 0x4b400000
-    t75 = t74 >> 1
-    t76 = 127 + t75
-    t77 = t76 << 23
-    t78 = t77.to(tl.float32, bitcast=True)
-    t79 = t72 * t78
-    t80 = 1 + t74
-    t81 = t80 >> 1
-    t82 = 127 + t81
-    t83 = t82 << 23
-    t84 = t83.to(tl.float32, bitcast=True)
-    t85 = t79 * t84
-    t86 = c9 < t85
-    t87 = tl.where(t86, c9, t85)
-    t88 = t87 < c10
-    t89 = tl.where(t88, c10, t87)
-    t90 = t3 * -1.0
-    t91 = 95.0 < t90
-    t92 = tl.where(t91, 95.0, t90)
-    t93 = t90 < -150.0
-    t94 = tl.where(t93, -150.0, t92)
-    t95 = tl.fma(t94, c0, c1)
-    t96 = t95 - c1
-    t97 = tl.fma(t96, c2, t94)
-    t98 = t96 * c3
-    t99 = t97 + t98
-    t100 = tl.fma(t99, c4, c5)
-    t101 = tl.fma(t99, t100, c6)
-    t102 = tl.fma(t99, t101, c7)
-    t103 = tl.fma(t99, t102, c8)
-    t104 = t99 * t99
-    t105 = tl.fma(t103, t104, t99)
-    t106 = 1.0 + t105
-    t107 = tl.where(t93, 0.0, t106)
-    t108 = t95.to(tl.int32, bitcast=True)
-    t109 = t108 - 0x4b400000
-    t110 = t109 >> 1
-    t111 = t110 + 127
-    t112 = t111 << 23
-    t113 = t112.to(tl.float32, bitcast=True)
-    t114 = t107 * t113
-    t115 = t109 + 1
-    t116 = t115 >> 1
-    t117 = 127 + t116
-    t118 = t117 << 23
-    t119 = t118.to(tl.float32, bitcast=True)
-    t120 = t114 * t119
-    t121 = c9 < t120
-    t122 = tl.where(t121, c9, t120)
-    t123 = t122 < c10
-    t124 = tl.where(t123, c10, t122)
-    t125 = 1.0 - t124
-    t126 = t3 < 0.5
-    t127 = tl.where(t126, t3, 0.5)
-    t128 = t127 - 0.25
+    t44 = t43 < c10
+    t45 = tl.where(t44, c10, t43)
+    t46 = c9 < t45
+    t47 = tl.where(t46, c9, t45)
+    t48 = t47 < c10
+    t49 = tl.where(t48, c10, t47)
+    t50 = mean == mean
+    t51 = tl.where(t50, t49, mean)
+    t52 = t3 == t3
+    t53 = tl.where(t52, t51, t3)
+    t54 = mean + t3
+    t55 = 95.0 < t54
+    t56 = tl.where(t55, 95.0, t54)
+    t57 = t54 < -150.0
+    t58 = tl.where(t57, -150.0, t56)
+    t59 = tl.fma(c0, t58, c1)
+    t60 = t59 - c1
+    t61 = tl.fma(c2, t60, t58)
+    t62 = c3 * t60
+    t63 = t61 + t62
+    t64 = tl.fma(c4, t63, c5)
+    t65 = tl.fma(t63, t64, c6)
+    t66 = tl.fma(t63, t65, c7)
+    t67 = tl.fma(t63, t66, c8)
+    t68 = t63 * t63
+    t69 = tl.fma(t67, t68, t63)
+    t70 = 1.0 + t69
+    t71 = tl.where(t57, 0.0, t70)
+    t72 = t59.to(tl.int32, bitcast=True)
+    t73 = t72 >> 1
+    t74 = 127 + t73
+    t75 = t74 << 23
+    t76 = t75.to(tl.float32, bitcast=True)
+    t77 = t71 * t76
+    t78 = 1 + t72
+    t79 = t78 >> 1
+    t80 = 127 + t79
+    t81 = t80 << 23
+    t82 = t81.to(tl.float32, bitcast=True)
+    t83 = t77 * t82
+    t84 = c9 < t83
+    t85 = tl.where(t84, c9, t83)
+    t86 = t85 < c10
+    t87 = tl.where(t86, c10, t85)
+    t88 = t3 * -1.0
+    t89 = 95.0 < t88
+    t90 = tl.where(t89, 95.0, t88)
+    t91 = t88 < -150.0
+    t92 = tl.where(t91, -150.0, t90)
+    t93 = tl.fma(t92, c0, c1)
+    t94 = t93 - c1
+    t95 = tl.fma(t94, c2, t92)
+    t96 = t94 * c3
+    t97 = t95 + t96
+    t98 = tl.fma(t97, c4, c5)
+    t99 = tl.fma(t97, t98, c6)
+    t100 = tl.fma(t97, t99, c7)
+    t101 = tl.fma(t97, t100, c8)
+    t102 = t97 * t97
+    t103 = tl.fma(t101, t102, t97)
+    t104 = 1.0 + t103
+    t105 = tl.where(t91, 0.0, t104)
+    t106 = t93.to(tl.int32, bitcast=True)
+    t107 = t106 >> 1
+    t108 = t107 + 127
+    t109 = t108 << 23
+    t110 = t109.to(tl.float32, bitcast=True)
+    t111 = t105 * t110
+    t112 = t106 + 1
+    t113 = t112 >> 1
+    t114 = 127 + t113
+    t115 = t114 << 23
+    t116 = t115.to(tl.float32, bitcast=True)
+    t117 = t111 * t116
+    t118 = c9 < t117
+    t119 = tl.where(t118, c9, t117)
+    t120 = t119 < c10
+    t121 = tl.where(t120, c10, t119)
+    t122 = 1.0 - t121
+    t123 = t3 < 0.5
+    t124 = tl.where(t123, t3, 0.5)
+    t125 = t124 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t129 = tl.fma(t128, c11, c12)
+    t126 = tl.fma(t125, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t130 = tl.fma(t128, t129, c13)
+    t127 = tl.fma(t125, t126, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t131 = tl.fma(t128, t130, c14)
+    t128 = tl.fma(t125, t127, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t132 = tl.fma(t128, t131, c15)
+    t129 = tl.fma(t125, t128, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t133 = tl.fma(t128, t132, c16)
-    t134 = t127 * t133
-    t135 = tl.where(t126, t134, t125)
-    t136 = t89 * t135
-    t137 = t89 * t136
-    t138 = c9 < t137
-    t139 = tl.where(t138, c9, t137)
-    t140 = t139 < c10
-    t141 = tl.where(t140, c10, t139)
-    t142 = tl.where(t51, t141, mean)
-    t143 = tl.where(t53, t142, t3)
-    return (t54, t143)
+    t130 = tl.fma(t125, t129, c16)
+    t131 = t124 * t130
+    t132 = tl.where(t123, t131, t122)
+    t133 = t87 * t132
+    t134 = t87 * t133
+    t135 = c9 < t134
+    t136 = tl.where(t135, c9, t134)
+    t137 = t136 < c10
+    t138 = tl.where(t137, c10, t136)
+    t139 = tl.where(t50, t138, mean)
+    t140 = tl.where(t52, t139, t3)
+    return (t53, t140)
 
 
 @triton.jit
@@ -232,145 +229,142 @@ def exp_exact_backward(mean, var, grad_mean, grad_var):
     t20 = 1.0 + t19
     t21 = tl.where(t7, 0.0, t20)
     t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 - 0x4b400000
-    t24 = t23 >> 1
-    t25 = 127 + t24
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t21 * t27
-    t29 = 1 + t23
-    t30 = t29 >> 1
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t28 * t33
+    t23 = t22 >> 1
+    t24 = 127 + t23
+    t25 = t24 << 23
+    t26 = t25.to(tl.float32, bitcast=True)
+    t27 = t21 * t26
+    t28 = 1 + t22
+    t29 = t28 >> 1
+    t30 = 127 + t29
+    t31 = t30 << 23
+    t32 = t31.to(tl.float32, bitcast=True)
+    t33 = t27 * t32
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t35 = c9 < t34
-    t36 = tl.where(t35, c9, t34)
+    t34 = c9 < t33
+    t35 = tl.where(t34, c9, t33)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t37 = t36 < c10
-    t38 = tl.where(t37, c10, t36)
-    t39 = t3 * -1.0
-    t40 = 95.0 < t39
-    t41 = tl.where(t40, 95.0, t39)
-    t42 = t39 < -150.0
-    t43 = tl.where(t42, -150.0, t41)
-    t44 = tl.fma(t43, c0, c1)
-    t45 = t44 - c1
-    t46 = tl.fma(t45, c2, t43)
-    t47 = t45 * c3
-    t48 = t46 + t47
-    t49 = tl.fma(t48, c4, c5)
-    t50 = tl.fma(t48, t49, c6)
-    t51 = tl.fma(t48, t50, c7)
-    t52 = tl.fma(t48, t51, c8)
-    t53 = t48 * t48
-    t54 = tl.fma(t52, t53, t48)
-    t55 = 1.0 + t54
-    t56 = tl.where(t42, 0.0, t55)
-    t57 = t44.to(tl.int32, bitcast=True)
-    t58 = t57 - 0x4b400000
-    t59 = t58 >> 1
-    t60 = t59 + 127
-    t61 = t60 << 23
-    t62 = t61.to(tl.float32, bitcast=True)
-    t63 = t56 * t62
-    t64 = t58 + 1
-    t65 = t64 >> 1
-    t66 = 127 + t65
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t63 * t68
-    t70 = c9 < t69
-    t71 = tl.where(t70, c9, t69)
-    t72 = t71 < c10
-    t73 = tl.where(t72, c10, t71)
-    t74 = 1.0 - t73
-    t75 = t3 < 0.5
-    t76 = tl.where(t75, t3, 0.5)
-    t77 = t76 - 0.25
+    t36 = t35 < c10
+    t37 = tl.where(t36, c10, t35)
+    t38 = t3 * -1.0
+    t39 = 95.0 < t38
+    t40 = tl.where(t39, 95.0, t38)
+    t41 = t38 < -150.0
+    t42 = tl.where(t41, -150.0, t40)
+    t43 = tl.fma(t42, c0, c1)
+    t44 = t43 - c1
+    t45 = tl.fma(t44, c2, t42)
+    t46 = t44 * c3
+    t47 = t45 + t46
+    t48 = tl.fma(t47, c4, c5)
+    t49 = tl.fma(t47, t48, c6)
+    t50 = tl.fma(t47, t49, c7)
+    t51 = tl.fma(t47, t50, c8)
+    t52 = t47 * t47
+    t53 = tl.fma(t51, t52, t47)
+    t54 = 1.0 + t53
+    t55 = tl.where(t41, 0.0, t54)
+    t56 = t43.to(tl.int32, bitcast=True)
+    t57 = t56 >> 1
+    t58 = t57 + 127
+    t59 = t58 << 23
+    t60 = t59.to(tl.float32, bitcast=True)
+    t61 = t55 * t60
+    t62 = t56 + 1
+    t63 = t62 >> 1
+    t64 = 127 + t63
+    t65 = t64 << 23
+    t66 = t65.to(tl.float32, bitcast=True)
+    t67 = t61 * t66
+    t68 = c9 < t67
+    t69 = tl.where(t68, c9, t67)
+    t70 = t69 < c10
+    t71 = tl.where(t70, c10, t69)
+    t72 = 1.0 - t71
+    t73 = t3 < 0.5
+    t74 = tl.where(t73, t3, 0.5)
+    t75 = t74 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t78 = tl.fma(t77, c11, c12)
+    t76 = tl.fma(t75, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t79 = tl.fma(t77, t78, c13)
+    t77 = tl.fma(t75, t76, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t80 = tl.fma(t77, t79, c14)
+    t78 = tl.fma(t75, t77, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t81 = tl.fma(t77, t80, c15)
+    t79 = tl.fma(t75, t78, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t82 = tl.fma(t77, t81, c16)
-    t83 = t76 * t82
-    t84 = tl.where(t75, t83, t74)
-    t85 = t38 * t84
-    t86 = t38 * t85
-    t87 = t86 * 2.0
-    t88 = c9 < t87
-    t89 = tl.where(t88, c9, t87)
-    t90 = t89 < c10
-    t91 = tl.where(t90, c10, t89)
-    t92 = tl.fma(t3, 0.5, mean)
-    t93 = 95.0 < t92
-    t94 = tl.where(t93, 95.0, t92)
-    t95 = t92 < -150.0
-    t96 = tl.where(t95, -150.0, t94)
-    t97 = tl.fma(c0, t96, c1)
-    t98 = t97 - c1
-    t99 = tl.fma(c2, t98, t96)
-    t100 = c3 * t98
-    t101 = t99 + t100
-    t102 = tl.fma(c4, t101, c5)
-    t103 = tl.fma(t101, t102, c6)
-    t104 = tl.fma(t101, t103, c7)
-    t105 = tl.fma(t101, t104, c8)
-    t106 = t101 * t101
-    t107 = tl.fma(t105, t106, t101)
-    t108 = 1.0 + t107
-    t109 = tl.where(t95, 0.0, t108)
-    t110 = t97.to(tl.int32, bitcast=True)
-    t111 = t110 - 0x4b400000
-    t112 = t111 >> 1
-    t113 = 127 + t112
-    t114 = t113 << 23
-    t115 = t114.to(tl.float32, bitcast=True)
-    t116 = t109 * t115
-    t117 = 1 + t111
-    t118 = t117 >> 1
-    t119 = 127 + t118
-    t120 = t119 << 23
-    t121 = t120.to(tl.float32, bitcast=True)
-    t122 = t116 * t121
-    t123 = c9 < t122
-    t124 = tl.where(t123, c9, t122)
-    t125 = t124 < c10
-    t126 = tl.where(t125, c10, t124)
-    t127 = c9 < t126
-    t128 = tl.where(t127, c9, t126)
-    t129 = t128 < c10
-    t130 = tl.where(t129, c10, t128)
-    t131 = t130 * grad_mean
-    t132 = tl.fma(t91, grad_var, t131)
-    t133 = 1.0 + t84
-    t134 = t38 * t133
-    t135 = t38 * t134
-    t136 = c9 < t135
-    t137 = tl.where(t136, c9, t135)
-    t138 = t137 < c10
-    t139 = tl.where(t138, c10, t137)
-    t140 = 0.5 * t109
-    t141 = t115 * t140
-    t142 = t121 * t141
-    t143 = c9 < t142
-    t144 = tl.where(t143, c9, t142)
-    t145 = t144 < c10
-    t146 = tl.where(t145, c10, t144)
-    t147 = c9 < t146
-    t148 = tl.where(t147, c9, t146)
-    t149 = t148 < c10
-    t150 = tl.where(t149, c10, t148)
-    t151 = t150 * grad_mean
-    t152 = tl.fma(t139, grad_var, t151)
-    return (t132, t152)
+    t80 = tl.fma(t75, t79, c16)
+    t81 = t74 * t80
+    t82 = tl.where(t73, t81, t72)
+    t83 = t37 * t82
+    t84 = t37 * t83
+    t85 = t84 * 2.0
+    t86 = c9 < t85
+    t87 = tl.where(t86, c9, t85)
+    t88 = t87 < c10
+    t89 = tl.where(t88, c10, t87)
+    t90 = tl.fma(t3, 0.5, mean)
+    t91 = 95.0 < t90
+    t92 = tl.where(t91, 95.0, t90)
+    t93 = t90 < -150.0
+    t94 = tl.where(t93, -150.0, t92)
+    t95 = tl.fma(c0, t94, c1)
+    t96 = t95 - c1
+    t97 = tl.fma(c2, t96, t94)
+    t98 = c3 * t96
+    t99 = t97 + t98
+    t100 = tl.fma(c4, t99, c5)
+    t101 = tl.fma(t99, t100, c6)
+    t102 = tl.fma(t99, t101, c7)
+    t103 = tl.fma(t99, t102, c8)
+    t104 = t99 * t99
+    t105 = tl.fma(t103, t104, t99)
+    t106 = 1.0 + t105
+    t107 = tl.where(t93, 0.0, t106)
+    t108 = t95.to(tl.int32, bitcast=True)
+    t109 = t108 >> 1
+    t110 = 127 + t109
+    t111 = t110 << 23
+    t112 = t111.to(tl.float32, bitcast=True)
+    t113 = t107 * t112
+    t114 = 1 + t108
+    t115 = t114 >> 1
+    t116 = 127 + t115
+    t117 = t116 << 23
+    t118 = t117.to(tl.float32, bitcast=True)
+    t119 = t113 * t118
+    t120 = c9 < t119
+    t121 = tl.where(t120, c9, t119)
+    t122 = t121 < c10
+    t123 = tl.where(t122, c10, t121)
+    t124 = c9 < t123
+    t125 = tl.where(t124, c9, t123)
+    t126 = t125 < c10
+    t127 = tl.where(t126, c10, t125)
+    t128 = t127 * grad_mean
+    t129 = tl.fma(t89, grad_var, t128)
+    t130 = 1.0 + t82
+    t131 = t37 * t130
+    t132 = t37 * t131
+    t133 = c9 < t132
+    t134 = tl.where(t133, c9, t132)
+    t135 = t134 < c10
+    t136 = tl.where(t135, c10, t134)
+    t137 = 0.5 * t107
+    t138 = t112 * t137
+    t139 = t118 * t138
+    t140 = c9 < t139
+    t141 = tl.where(t140, c9, t139)
+    t142 = t141 < c10
+    t143 = tl.where(t142, c10, t141)
+    t144 = c9 < t143
+    t145 = tl.where(t144, c9, t143)
+    t146 = t145 < c10
+    t147 = tl.where(t146, c10, t145)
+    t148 = t147 * grad_mean
+    t149 = tl.fma(t136, grad_var, t148)
+    return (t129, t149)
 
 
 @triton.jit

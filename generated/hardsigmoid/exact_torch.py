@@ -4,16 +4,16 @@
 #
 # rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   hardsigmoid_exact_forward 458, hardsigmoid_exact_backward 538
+# operations   hardsigmoid_exact_forward 453, hardsigmoid_exact_backward 533
 #
 # Certificate:
-#   mean        0.198 tolerance, worst at mean = 0.335757703, var = 755.950134
-#   var         0.115 tolerance, worst at mean = 0.790831685, var = 4.44046974
-#   dmean_dmu   0.0046 tolerance, worst at mean = 2.98604703, var = 3.81031132
-#   dmean_dvar  0.00745 tolerance, worst at mean = 3.59008718, var = 4.49034643
-#   dvar_dmu    0.0503 tolerance, worst at mean = -8.31783104, var = 4.47843552
-#   dvar_dvar   0.0949 tolerance, worst at mean = -1.07459676, var = 4.41507006
-#   against exact values at 15286 points over all of float32; details in exact.json
+#   mean        0.204 tolerance, worst at mean = 0.0568571948, var = 1333.51855
+#   var         0.111 tolerance, worst at mean = -0.702364981, var = 4.52170515
+#   dmean_dmu   0.00436 tolerance, worst at mean = 3.04102373, var = 4.31920052
+#   dmean_dvar  0.00824 tolerance, worst at mean = 3.54116321, var = 4.44702101
+#   dvar_dmu    0.0484 tolerance, worst at mean = -0.618187547, var = 4.45574713
+#   dvar_dvar   0.0966 tolerance, worst at mean = 5.98723269, var = 4.41248989
+#   against exact values at 17001 points over all of float32; details in exact.json
 """hardsigmoid, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  3ae66294a25b9e6f55561c8fbd3829787c8cc34c59ee88591a9333dfe515a37b
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   hardtanh_exact_forward 449, hardtanh_exact_backward 520
+# operations   hardtanh_exact_forward 444, hardtanh_exact_backward 515
 #
 # Certificate:
-#   mean        0.374 tolerance, worst at mean = -0.3684237, var = 3499.56934
-#   var         0.108 tolerance, worst at mean = 0.206346363, var = 0.52027297
-#   dmean_dmu   0.00404 tolerance, worst at mean = -0.997442901, var = 0.371141881
-#   dmean_dvar  0.00656 tolerance, worst at mean = -0.882047176, var = 0.498492271
-#   dvar_dmu    0.0416 tolerance, worst at mean = 2.13444686, var = 0.494781494
-#   dvar_dvar   0.0952 tolerance, worst at mean = 0.00537871243, var = 0.490281731
-#   against exact values at 15340 points over all of float32; details in exact.json
+#   mean        0.357 tolerance, worst at mean = 0.0248336345, var = 2.4756403
+#   var         0.122 tolerance, worst at mean = -0.401020229, var = 0.491076678
+#   dmean_dmu   0.00385 tolerance, worst at mean = -0.951597452, var = 0.433662057
+#   dmean_dvar  0.00898 tolerance, worst at mean = -1.17873001, var = 0.491675228
+#   dvar_dmu    0.0439 tolerance, worst at mean = -2.16587973, var = 0.496062368
+#   dvar_dvar   0.0942 tolerance, worst at mean = -0.401016086, var = 0.491163462
+#   against exact values at 17014 points over all of float32; details in exact.json
 """hardtanh, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

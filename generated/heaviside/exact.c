@@ -3,18 +3,18 @@
 // f(x) = Heaviside(x, 1)
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
-// rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
+// rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   heaviside_exact_forward 86, heaviside_exact_backward 167
+// operations   heaviside_exact_forward 87, heaviside_exact_backward 171
 //
 // Certificate:
-//   mean        5.99 ulp, worst at mean = -8061.12842, var = 2.66702349e+13
-//   var         5.66 ulp, worst at mean = -1.85017419, var = 1
-//   dmean_dmu   2.66 ulp, worst at mean = 3.61635348e+10, var = 3.77703144e+20
+//   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
+//   var         6.32 ulp, worst at mean = -1.85035729, var = 1
+//   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
 //   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-//   dvar_dmu    4.94 ulp, worst at mean = -636.411316, var = 476609.281
-//   dvar_dvar   7.08 ulp, worst at mean = -2.98208284, var = 15.8318071
-//   against exact values at 17087 points over all of float32; details in exact.json
+//   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
+//   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
+//   against exact values at 17081 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -155,9 +155,10 @@ static inline void heaviside_exact_forward_element(float mean, float var, float 
     const float t82 = t81 * t79;
     const float t83 = t60 + t82;
     const float t84 = __builtin_fmaf(t45, t83, t83);
-    const float t85 = t75 * t84;
+    const float t85 = t69 * t84;
+    const float t86 = t74 * t85;
     *out_mean = t77;
-    *out_var = t85;
+    *out_var = t86;
 }
 
 void heaviside_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -299,11 +300,11 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const float t95 = t16 + t94;
     const float t96 = t3 * t95;
     const float t97 = t6 ? 0.0f : t96;
-    const float t98 = t97 * t51;
-    const float t99 = t56 * t98;
-    const float t100 = t62 * t99;
-    const float t101 = t68 * t100;
-    const float t102 = t101 * t90;
+    const float t98 = t97 * t90;
+    const float t99 = t51 * t98;
+    const float t100 = t56 * t99;
+    const float t101 = t62 * t100;
+    const float t102 = t68 * t101;
     const float t103 = t71 * t71;
     const float c28 = -0x1.a624c4p-15f;  // -5.03234405e-05
     const float c29 = 0x1.12cd62p-11f;  // 0.000524143747
@@ -336,59 +337,63 @@ static inline void heaviside_exact_backward_element(float mean, float var, float
     const _Bool t122 = mean < 0.0f;
     const float t123 = t122 ? t121 : t120;
     const float t124 = __builtin_fmaf(t45, c26, c26);
-    const float t125 = t124 * t101;
-    const float t126 = t125 * grad_mean;
-    const float t127 = __builtin_fmaf(t123, grad_var, t126);
-    const float t128 = t71 * t85;
-    const float t129 = c26 * t128;
-    const float t130 = -t129;
-    const float t131 = t70 * t130;
-    const float t132 = 0.5f * t71;
-    const float t133 = __builtin_fmaf(c26, t132, t131);
-    const float t134 = __builtin_fmaf(t45, t133, t133);
+    const float t125 = t97 * t124;
+    const float t126 = t51 * t125;
+    const float t127 = t56 * t126;
+    const float t128 = t62 * t127;
+    const float t129 = t68 * t128;
+    const float t130 = t129 * grad_mean;
+    const float t131 = __builtin_fmaf(t123, grad_var, t130);
+    const float t132 = t71 * t85;
+    const float t133 = c26 * t132;
+    const float t134 = -t133;
+    const float t135 = t70 * t134;
+    const float t136 = 0.5f * t71;
+    const float t137 = __builtin_fmaf(c26, t136, t135);
+    const float t138 = __builtin_fmaf(t45, t137, t137);
     const float c38 = 0x1.6a09fep+63f;  // 1.30438308e+19
-    const _Bool t135 = c38 < t97;
-    const float t136 = t135 ? c38 : t97;
-    const float t137 = t136 * t136;
-    const float t138 = t51 * t137;
-    const float t139 = t56 * t138;
-    const float t140 = t62 * t139;
-    const float t141 = t68 * t140;
-    const float t142 = t134 * t141;
+    const _Bool t139 = c38 < t97;
+    const float t140 = t139 ? c38 : t97;
+    const float t141 = t140 * t138;
+    const float t142 = t51 * t141;
+    const float t143 = t140 * t142;
+    const float t144 = t56 * t143;
+    const float t145 = t62 * t144;
+    const float t146 = t68 * t145;
     const float c39 = 0x1.a624c4p-16f;  // 2.51617203e-05
     const float c40 = -0x1.12cd62p-12f;  // -0.000262071873
-    const float t143 = __builtin_fmaf(t103, c39, c40);
+    const float t147 = __builtin_fmaf(t103, c39, c40);
     const float c41 = 0x1.c6fc34p-10f;  // 0.00173563068
-    const float t144 = __builtin_fmaf(t103, t143, c41);
+    const float t148 = __builtin_fmaf(t103, t147, c41);
     const float c42 = -0x1.29dff8p-7f;  // -0.00909041986
-    const float t145 = __builtin_fmaf(t103, t144, c42);
+    const float t149 = __builtin_fmaf(t103, t148, c42);
     const float c43 = 0x1.3036aap-5f;  // 0.0371354409
-    const float t146 = __builtin_fmaf(t103, t145, c43);
+    const float t150 = __builtin_fmaf(t103, t149, c43);
     const float c44 = -0x1.b29952p-4f;  // -0.106103249
-    const float t147 = __builtin_fmaf(t103, t146, c44);
+    const float t151 = __builtin_fmaf(t103, t150, c44);
     const float c45 = 0x1.45f306p-3f;  // 0.159154937
-    const float t148 = __builtin_fmaf(t103, t147, c45);
-    const float t149 = t136 * t114;
-    const float t150 = t149 * t148;
-    const float t151 = t71 * t136;
-    const float t152 = t150 * t151;
-    const float t153 = t117 * t152;
-    const float t154 = t119 ? t153 : t142;
+    const float t152 = __builtin_fmaf(t103, t151, c45);
+    const float t153 = t140 * t114;
+    const float t154 = t153 * t152;
+    const float t155 = t71 * t140;
+    const float t156 = t154 * t155;
+    const float t157 = t117 * t156;
+    const float t158 = t119 ? t157 : t146;
     const float c46 = -0x1.988454p-3f;  // -0.199471146
-    const float t155 = __builtin_fmaf(t45, c46, c46);
-    const float t156 = t155 * t149;
-    const float t157 = t51 * t156;
-    const float t158 = t56 * t157;
-    const float t159 = t136 * t158;
-    const float t160 = t62 * t159;
-    const float t161 = t68 * t160;
-    const float t162 = t117 * t161;
-    const float t163 = -t162;
-    const float t164 = t122 ? t163 : t162;
-    const float t165 = t164 * grad_mean;
-    const float t166 = __builtin_fmaf(t154, grad_var, t165);
-    *out_grad_mean = t127;
-    *out_grad_var = t166;
+    const float t159 = __builtin_fmaf(t45, c46, c46);
+    const float t160 = t159 * t153;
+    const float t161 = t51 * t160;
+    const float t162 = t56 * t161;
+    const float t163 = t140 * t162;
+    const float t164 = t62 * t163;
+    const float t165 = t68 * t164;
+    const float t166 = t117 * t165;
+    const float t167 = -t166;
+    const float t168 = t122 ? t167 : t166;
+    const float t169 = t168 * grad_mean;
+    const float t170 = __builtin_fmaf(t158, grad_var, t169);
+    *out_grad_mean = t131;
+    *out_grad_var = t170;
 }
 
 void heaviside_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -3,18 +3,18 @@
 # f(x) = Heaviside(x, 1)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
-# rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
+# rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_exact_forward 86, heaviside_exact_backward 167
+# operations   heaviside_exact_forward 87, heaviside_exact_backward 171
 #
 # Certificate:
-#   mean        5.99 ulp, worst at mean = -8061.12842, var = 2.66702349e+13
-#   var         5.66 ulp, worst at mean = -1.85017419, var = 1
-#   dmean_dmu   2.66 ulp, worst at mean = 3.61635348e+10, var = 3.77703144e+20
+#   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
+#   var         6.32 ulp, worst at mean = -1.85035729, var = 1
+#   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
 #   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-#   dvar_dmu    4.94 ulp, worst at mean = -636.411316, var = 476609.281
-#   dvar_dvar   7.08 ulp, worst at mean = -2.98208284, var = 15.8318071
-#   against exact values at 17087 points over all of float32; details in exact.json
+#   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
+#   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
+#   against exact values at 17081 points over all of float32; details in exact.json
 """heaviside, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

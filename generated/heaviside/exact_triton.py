@@ -3,18 +3,18 @@
 # f(x) = Heaviside(x, 1)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
-# rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
+# rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_exact_forward 86, heaviside_exact_backward 167
+# operations   heaviside_exact_forward 87, heaviside_exact_backward 171
 #
 # Certificate:
-#   mean        5.99 ulp, worst at mean = -8061.12842, var = 2.66702349e+13
-#   var         5.66 ulp, worst at mean = -1.85017419, var = 1
-#   dmean_dmu   2.66 ulp, worst at mean = 3.61635348e+10, var = 3.77703144e+20
+#   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
+#   var         6.32 ulp, worst at mean = -1.85035729, var = 1
+#   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
 #   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-#   dvar_dmu    4.94 ulp, worst at mean = -636.411316, var = 476609.281
-#   dvar_dvar   7.08 ulp, worst at mean = -2.98208284, var = 15.8318071
-#   against exact values at 17087 points over all of float32; details in exact.json
+#   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
+#   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
+#   against exact values at 17081 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -140,8 +140,9 @@ def heaviside_exact_forward(mean, var):
     t82 = t81 * t79
     t83 = t60 + t82
     t84 = tl.fma(t45, t83, t83)
-    t85 = t75 * t84
-    return (t77, t85)
+    t85 = t69 * t84
+    t86 = t74 * t85
+    return (t77, t86)
 
 
 @triton.jit
@@ -283,11 +284,11 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t95 = t16 + t94
     t96 = t3 * t95
     t97 = tl.where(t6, 0.0, t96)
-    t98 = t97 * t51
-    t99 = t56 * t98
-    t100 = t62 * t99
-    t101 = t68 * t100
-    t102 = t101 * t90
+    t98 = t97 * t90
+    t99 = t51 * t98
+    t100 = t56 * t99
+    t101 = t62 * t100
+    t102 = t68 * t101
     t103 = t71 * t71
     c28 = tl.full((), -5.032344051869586e-05, tl.float32)
     c29 = tl.full((), 0.0005241437465883791, tl.float32)
@@ -320,58 +321,62 @@ def heaviside_exact_backward(mean, var, grad_mean, grad_var):
     t122 = mean < 0.0
     t123 = tl.where(t122, t121, t120)
     t124 = tl.fma(t45, c26, c26)
-    t125 = t124 * t101
-    t126 = t125 * grad_mean
-    t127 = tl.fma(t123, grad_var, t126)
-    t128 = t71 * t85
-    t129 = c26 * t128
-    t130 = t129 * -1.0
-    t131 = t70 * t130
-    t132 = 0.5 * t71
-    t133 = tl.fma(c26, t132, t131)
-    t134 = tl.fma(t45, t133, t133)
+    t125 = t97 * t124
+    t126 = t51 * t125
+    t127 = t56 * t126
+    t128 = t62 * t127
+    t129 = t68 * t128
+    t130 = t129 * grad_mean
+    t131 = tl.fma(t123, grad_var, t130)
+    t132 = t71 * t85
+    t133 = c26 * t132
+    t134 = t133 * -1.0
+    t135 = t70 * t134
+    t136 = 0.5 * t71
+    t137 = tl.fma(c26, t136, t135)
+    t138 = tl.fma(t45, t137, t137)
     c38 = tl.full((), 1.3043830796236882e+19, tl.float32)
-    t135 = c38 < t97
-    t136 = tl.where(t135, c38, t97)
-    t137 = t136 * t136
-    t138 = t51 * t137
-    t139 = t56 * t138
-    t140 = t62 * t139
-    t141 = t68 * t140
-    t142 = t134 * t141
+    t139 = c38 < t97
+    t140 = tl.where(t139, c38, t97)
+    t141 = t140 * t138
+    t142 = t51 * t141
+    t143 = t140 * t142
+    t144 = t56 * t143
+    t145 = t62 * t144
+    t146 = t68 * t145
     c39 = tl.full((), 2.516172025934793e-05, tl.float32)
     c40 = tl.full((), -0.00026207187329418957, tl.float32)
-    t143 = tl.fma(t103, c39, c40)
+    t147 = tl.fma(t103, c39, c40)
     c41 = tl.full((), 0.0017356306780129671, tl.float32)
-    t144 = tl.fma(t103, t143, c41)
+    t148 = tl.fma(t103, t147, c41)
     c42 = tl.full((), -0.009090419858694077, tl.float32)
-    t145 = tl.fma(t103, t144, c42)
+    t149 = tl.fma(t103, t148, c42)
     c43 = tl.full((), 0.03713544085621834, tl.float32)
-    t146 = tl.fma(t103, t145, c43)
+    t150 = tl.fma(t103, t149, c43)
     c44 = tl.full((), -0.10610324889421463, tl.float32)
-    t147 = tl.fma(t103, t146, c44)
+    t151 = tl.fma(t103, t150, c44)
     c45 = tl.full((), 0.15915493667125702, tl.float32)
-    t148 = tl.fma(t103, t147, c45)
-    t149 = t136 * t114
-    t150 = t149 * t148
-    t151 = t71 * t136
-    t152 = t150 * t151
-    t153 = t117 * t152
-    t154 = tl.where(t119, t153, t142)
+    t152 = tl.fma(t103, t151, c45)
+    t153 = t140 * t114
+    t154 = t153 * t152
+    t155 = t71 * t140
+    t156 = t154 * t155
+    t157 = t117 * t156
+    t158 = tl.where(t119, t157, t146)
     c46 = tl.full((), -0.1994711458683014, tl.float32)
-    t155 = tl.fma(t45, c46, c46)
-    t156 = t155 * t149
-    t157 = t51 * t156
-    t158 = t56 * t157
-    t159 = t136 * t158
-    t160 = t62 * t159
-    t161 = t68 * t160
-    t162 = t117 * t161
-    t163 = t162 * -1.0
-    t164 = tl.where(t122, t163, t162)
-    t165 = t164 * grad_mean
-    t166 = tl.fma(t154, grad_var, t165)
-    return (t127, t166)
+    t159 = tl.fma(t45, c46, c46)
+    t160 = t159 * t153
+    t161 = t51 * t160
+    t162 = t56 * t161
+    t163 = t140 * t162
+    t164 = t62 * t163
+    t165 = t68 * t164
+    t166 = t117 * t165
+    t167 = t166 * -1.0
+    t168 = tl.where(t122, t167, t166)
+    t169 = t168 * grad_mean
+    t170 = tl.fma(t158, grad_var, t169)
+    return (t131, t170)
 
 
 @triton.jit

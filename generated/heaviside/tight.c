@@ -3,13 +3,13 @@
 // f(x) = Heaviside(x, 1)
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
-// rule digest  a5e4dc4e57435b3ae8d9165a9707497c7e3f27470f9d3a06c8c974fc9bb7ee33
+// rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 // operations   heaviside_tight_forward 150, heaviside_tight_backward 350
 //
 // Certificate:
-//   mean        1.38 ulp, worst at mean = -1.40313174e-19, var = 1.01120271e-32
-//   var         1.44 ulp, worst at mean = 5.52762938, var = 579129984
+//   mean        1.53 ulp, worst at mean = -0.00346822431, var = 1
+//   var         1.55 ulp, worst at mean = 0.366039097, var = 1
 //   dmean_dmu   0.622 ulp, worst at mean = 0.000994129339, var = 1.26494729e-06
 //   dmean_dvar  1.47 ulp, worst at mean = 9.49319172, var = 17.3319035
 //   dvar_dmu    1.61 ulp, worst at mean = -0.04474096, var = 0.00199447782

@@ -3,18 +3,18 @@
 # f(x) = Max(x, negative_slope*x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
-# rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
+# rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_exact_forward 285, leaky_relu_exact_backward 223
+# operations   leaky_relu_exact_forward 293, leaky_relu_exact_backward 249
 #
 # Certificate:
-#   mean        6.49 ulp, worst at mean = -0.0193235967, var = 0.000153654924, negative_slope = 0.01
-#   var         7.11 ulp, worst at mean = -0.0796922073, var = 0.120300956, negative_slope = 0.01
-#   dmean_dmu   4.17 ulp, worst at mean = -5.30500053e-08, var = 3.14249885e-17, negative_slope = 0
-#   dmean_dvar  3.11 ulp, worst at mean = 50.6385727, var = 1171.11975, negative_slope = 0
-#   dvar_dmu    6.94 ulp, worst at mean = 3.1864604e+14, var = 5.11755816e+35, negative_slope = 0.01
-#   dvar_dvar   5.32 ulp, worst at mean = 1.34361386, var = 3454253, negative_slope = 0.3
-#   against exact values at 71497 points over all of float32; details in exact.json
+#   mean        5.8 ulp, worst at mean = -0.641777217, var = 0.167405218, negative_slope = 0.01
+#   var         6.73 ulp, worst at mean = -0.278551996, var = 1, negative_slope = 0.01
+#   dmean_dmu   4.48 ulp, worst at mean = -0.051061593, var = 1, negative_slope = 0.01
+#   dmean_dvar  3 ulp, worst at mean = 1.76413929, var = 1.70878899, negative_slope = 0
+#   dvar_dmu    6.61 ulp, worst at mean = -0.00651477138, var = 24.4668026, negative_slope = 0.01
+#   dvar_dvar   6.26 ulp, worst at mean = 0.0476525947, var = 1, negative_slope = 0.01
+#   against exact values at 71509 points over all of float32; details in exact.json
 """leaky_relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

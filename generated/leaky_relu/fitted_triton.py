@@ -3,7 +3,7 @@
 # f(x) = Max(x, negative_slope*x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
-# rule digest  d1dbaf62cd882d64c105317798ca69355b25acc3ce4fc9d286d7783adb719034
+# rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
 #

@@ -5,16 +5,16 @@
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   logistic_bernoulli_ap1_forward 50, logistic_bernoulli_ap1_backward 63
+// operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 //
 // Certificate:
-//   mean        2.38 ulp of the terms, worst at mean = -6.94579935, var = 20796146
-//   var         4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
-//   dmean_dmu   4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
+//   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
+//   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
+//   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
 //   dmean_dvar  0 ulp of the terms, worst at
-//   dvar_dmu    5.95 ulp of the terms, worst at mean = -6.94815016, var = 5.41279122e+25
+//   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
 //   dvar_dvar   0 ulp of the terms, worst at
-//   against exact values at 14676 points over all of float32; details in ap1.json
+//   against exact values at 15690 points over all of float32; details in ap1.json
 
 #include <float.h>
 #include <stdint.h>
@@ -46,8 +46,8 @@ static inline void logistic_bernoulli_ap1_forward_element(float mean, float var,
 {
     const float t0 = __builtin_fabsf(mean);
     const float t1 = -t0;
-    const _Bool t2 = t1 < (-174.0f);
-    const float t3 = t2 ? (-174.0f) : t1;
+    const _Bool t2 = t1 < (-176.5f);
+    const float t3 = t2 ? (-176.5f) : t1;
     const float c0 = 0x1.715476p+0f;  // 1.44269502
     const float c1 = 0x1.8p+23f;  // 12582912
     const float t4 = __builtin_fmaf(t3, c0, c1);
@@ -71,40 +71,59 @@ static inline void logistic_bernoulli_ap1_forward_element(float mean, float var,
     const float t15 = 1.0f + t14;
     const float t16 = t2 ? 0.0f : t15;
     const uint32_t t17 = as_bits(t4);
-    const uint32_t t18 = t17 - 0x4b400000u;
-    const uint32_t t19 = (uint32_t)((int32_t)t18 >> 1u);
-    const uint32_t t20 = t19 + 127u;
-    const uint32_t t21 = t20 << 23u;
-    const float t22 = as_float(t21);
-    const float t23 = t16 * t22;
-    const uint32_t t24 = t18 + 1u;
-    const uint32_t t25 = (uint32_t)((int32_t)t24 >> 1u);
-    const uint32_t t26 = 127u + t25;
-    const uint32_t t27 = t26 << 23u;
-    const float t28 = as_float(t27);
-    const float t29 = t28 * t23;
-    const float t30 = 1.0f + t29;
-    const float t31 = 1.0f / t30;
-    const float t32 = t16 * t31;
-    const _Bool t33 = mean < 0.0f;
-    const float t34 = t33 ? t32 : t31;
-    const float t35 = t33 ? t22 : 1.0f;
-    const float t36 = t34 * t35;
-    const float t37 = t33 ? t28 : 1.0f;
-    const float t38 = t37 * t36;
-    const _Bool t39 = 0.0f <= var;
-    const float t40 = t39 ? 1.0f : var;
-    const float t41 = __builtin_sqrtf(t40);
-    const float t42 = t39 ? t38 : t41;
-    const float t43 = t33 ? t31 : t32;
-    const float t44 = t33 ? 1.0f : t22;
-    const float t45 = t43 * t44;
-    const float t46 = t33 ? 1.0f : t28;
-    const float t47 = t46 * t45;
-    const float t48 = t38 * t47;
-    const float t49 = t39 ? t48 : t41;
-    *out_mean = t42;
-    *out_var = t49;
+    const uint32_t t18 = (uint32_t)((int32_t)t17 >> 2u);
+    const uint32_t t19 = t18 + 127u;
+    const uint32_t t20 = t19 << 23u;
+    const float t21 = as_float(t20);
+    const float t22 = t16 * t21;
+    const uint32_t t23 = t17 + 1u;
+    const uint32_t t24 = (uint32_t)((int32_t)t23 >> 2u);
+    const uint32_t t25 = 127u + t24;
+    const uint32_t t26 = t25 << 23u;
+    const float t27 = as_float(t26);
+    const float t28 = t27 * t22;
+    const uint32_t t29 = t17 + 2u;
+    const uint32_t t30 = (uint32_t)((int32_t)t29 >> 2u);
+    const uint32_t t31 = 127u + t30;
+    const uint32_t t32 = t31 << 23u;
+    const float t33 = as_float(t32);
+    const float t34 = t33 * t28;
+    const uint32_t t35 = t17 + 3u;
+    const uint32_t t36 = (uint32_t)((int32_t)t35 >> 2u);
+    const uint32_t t37 = 127u + t36;
+    const uint32_t t38 = t37 << 23u;
+    const float t39 = as_float(t38);
+    const float t40 = t39 * t34;
+    const float t41 = 1.0f + t40;
+    const float t42 = 1.0f / t41;
+    const float t43 = t16 * t42;
+    const _Bool t44 = mean < 0.0f;
+    const float t45 = t44 ? t43 : t42;
+    const float t46 = t44 ? t21 : 1.0f;
+    const float t47 = t45 * t46;
+    const float t48 = t44 ? t27 : 1.0f;
+    const float t49 = t48 * t47;
+    const float t50 = t44 ? t33 : 1.0f;
+    const float t51 = t50 * t49;
+    const float t52 = t44 ? t39 : 1.0f;
+    const float t53 = t52 * t51;
+    const _Bool t54 = 0.0f <= var;
+    const float t55 = t54 ? 1.0f : var;
+    const float t56 = __builtin_sqrtf(t55);
+    const float t57 = t54 ? t53 : t56;
+    const float t58 = t44 ? t42 : t43;
+    const float t59 = t44 ? 1.0f : t21;
+    const float t60 = t58 * t59;
+    const float t61 = t44 ? 1.0f : t27;
+    const float t62 = t61 * t60;
+    const float t63 = t44 ? 1.0f : t33;
+    const float t64 = t63 * t62;
+    const float t65 = t44 ? 1.0f : t39;
+    const float t66 = t65 * t64;
+    const float t67 = t53 * t66;
+    const float t68 = t54 ? t67 : t56;
+    *out_mean = t57;
+    *out_var = t68;
 }
 
 void logistic_bernoulli_ap1_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -122,8 +141,8 @@ static inline void logistic_bernoulli_ap1_backward_element(float mean, float var
 {
     const float t0 = __builtin_fabsf(mean);
     const float t1 = -t0;
-    const _Bool t2 = t1 < (-174.0f);
-    const float t3 = t2 ? (-174.0f) : t1;
+    const _Bool t2 = t1 < (-176.5f);
+    const float t3 = t2 ? (-176.5f) : t1;
     const float c0 = 0x1.715476p+0f;  // 1.44269502
     const float c1 = 0x1.8p+23f;  // 12582912
     const float t4 = __builtin_fmaf(t3, c0, c1);
@@ -147,53 +166,76 @@ static inline void logistic_bernoulli_ap1_backward_element(float mean, float var
     const float t15 = 1.0f + t14;
     const float t16 = t2 ? 0.0f : t15;
     const uint32_t t17 = as_bits(t4);
-    const uint32_t t18 = t17 - 0x4b400000u;
-    const uint32_t t19 = (uint32_t)((int32_t)t18 >> 1u);
-    const uint32_t t20 = t19 + 127u;
-    const uint32_t t21 = t20 << 23u;
-    const float t22 = as_float(t21);
-    const float t23 = t16 * t22;
-    const uint32_t t24 = t18 + 1u;
-    const uint32_t t25 = (uint32_t)((int32_t)t24 >> 1u);
-    const uint32_t t26 = 127u + t25;
-    const uint32_t t27 = t26 << 23u;
-    const float t28 = as_float(t27);
-    const float t29 = t28 * t23;
-    const float t30 = 1.0f + t29;
-    const float t31 = 1.0f / t30;
-    const float t32 = t16 * t31;
-    const _Bool t33 = mean < 0.0f;
-    const float t34 = t33 ? t31 : t32;
-    const float t35 = t33 ? t32 : t31;
-    const float t36 = t34 * t35;
-    const float t37 = t33 ? 1.0f : t22;
-    const float t38 = t33 ? t22 : 1.0f;
-    const float t39 = t37 * t38;
-    const float t40 = t39 * t36;
-    const float t41 = t33 ? 1.0f : t28;
-    const float t42 = t33 ? t28 : 1.0f;
-    const float t43 = t41 * t42;
-    const float t44 = t43 * t40;
-    const float t45 = t34 * t37;
-    const float t46 = t41 * t45;
-    const float t47 = t35 * t38;
-    const float t48 = t42 * t47;
-    const float t49 = t46 - t48;
-    const float t50 = t44 * t49;
-    const _Bool t51 = 0.0f <= var;
-    const float t52 = t51 ? 1.0f : var;
-    const float t53 = __builtin_sqrtf(t52);
-    const float t54 = t51 ? t50 : t53;
-    const float t55 = t51 ? t44 : t53;
-    const float t56 = t55 * grad_mean;
-    const float t57 = __builtin_fmaf(t54, grad_var, t56);
-    const _Bool t58 = mean == mean;
-    const float t59 = t58 ? 0.0f : mean;
-    const float t60 = t51 ? t59 : t53;
-    const float t61 = t60 * grad_mean;
-    const float t62 = __builtin_fmaf(t60, grad_var, t61);
-    *out_grad_mean = t57;
-    *out_grad_var = t62;
+    const uint32_t t18 = (uint32_t)((int32_t)t17 >> 2u);
+    const uint32_t t19 = t18 + 127u;
+    const uint32_t t20 = t19 << 23u;
+    const float t21 = as_float(t20);
+    const float t22 = t16 * t21;
+    const uint32_t t23 = t17 + 1u;
+    const uint32_t t24 = (uint32_t)((int32_t)t23 >> 2u);
+    const uint32_t t25 = 127u + t24;
+    const uint32_t t26 = t25 << 23u;
+    const float t27 = as_float(t26);
+    const float t28 = t27 * t22;
+    const uint32_t t29 = t17 + 2u;
+    const uint32_t t30 = (uint32_t)((int32_t)t29 >> 2u);
+    const uint32_t t31 = 127u + t30;
+    const uint32_t t32 = t31 << 23u;
+    const float t33 = as_float(t32);
+    const float t34 = t33 * t28;
+    const uint32_t t35 = t17 + 3u;
+    const uint32_t t36 = (uint32_t)((int32_t)t35 >> 2u);
+    const uint32_t t37 = 127u + t36;
+    const uint32_t t38 = t37 << 23u;
+    const float t39 = as_float(t38);
+    const float t40 = t39 * t34;
+    const float t41 = 1.0f + t40;
+    const float t42 = 1.0f / t41;
+    const float t43 = t16 * t42;
+    const _Bool t44 = mean < 0.0f;
+    const float t45 = t44 ? t42 : t43;
+    const float t46 = t44 ? t43 : t42;
+    const float t47 = t45 * t46;
+    const float t48 = t44 ? 1.0f : t21;
+    const float t49 = t44 ? t21 : 1.0f;
+    const float t50 = t48 * t49;
+    const float t51 = t50 * t47;
+    const float t52 = t44 ? 1.0f : t27;
+    const float t53 = t44 ? t27 : 1.0f;
+    const float t54 = t52 * t53;
+    const float t55 = t54 * t51;
+    const float t56 = t44 ? 1.0f : t33;
+    const float t57 = t44 ? t33 : 1.0f;
+    const float t58 = t56 * t57;
+    const float t59 = t58 * t55;
+    const float t60 = t44 ? 1.0f : t39;
+    const float t61 = t44 ? t39 : 1.0f;
+    const float t62 = t60 * t61;
+    const float t63 = t62 * t59;
+    const float t64 = t45 * t48;
+    const float t65 = t52 * t64;
+    const float t66 = t56 * t65;
+    const float t67 = t60 * t66;
+    const float t68 = t46 * t49;
+    const float t69 = t53 * t68;
+    const float t70 = t57 * t69;
+    const float t71 = t61 * t70;
+    const float t72 = t67 - t71;
+    const float t73 = t63 * t72;
+    const _Bool t74 = 0.0f <= var;
+    const float t75 = t74 ? 1.0f : var;
+    const float t76 = __builtin_sqrtf(t75);
+    const float t77 = t74 ? t73 : t76;
+    const float t78 = t74 ? t63 : t76;
+    const float t79 = t78 * grad_mean;
+    const float t80 = __builtin_fmaf(t77, grad_var, t79);
+    const _Bool t81 = mean == mean;
+    const float t82 = t81 ? 0.0f : mean;
+    const float t83 = t74 ? t82 : t76;
+    const float t84 = t83 * grad_mean;
+    const float t85 = __builtin_fmaf(t83, grad_var, t84);
+    *out_grad_mean = t80;
+    *out_grad_var = t85;
 }
 
 void logistic_bernoulli_ap1_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap1_forward 50, logistic_bernoulli_ap1_backward 63
+# operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 #
 # Certificate:
-#   mean        2.38 ulp of the terms, worst at mean = -6.94579935, var = 20796146
-#   var         4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
-#   dmean_dmu   4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
+#   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
+#   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
+#   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
 #   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    5.95 ulp of the terms, worst at mean = -6.94815016, var = 5.41279122e+25
+#   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
 #   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 14676 points over all of float32; details in ap1.json
+#   against exact values at 15690 points over all of float32; details in ap1.json
 """logistic_bernoulli, variant ap1: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

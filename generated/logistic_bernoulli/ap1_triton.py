@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap1_forward 50, logistic_bernoulli_ap1_backward 63
+# operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 #
 # Certificate:
-#   mean        2.38 ulp of the terms, worst at mean = -6.94579935, var = 20796146
-#   var         4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
-#   dmean_dmu   4.55 ulp of the terms, worst at mean = -3.42047453, var = 2.65459156
+#   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
+#   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
+#   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
 #   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    5.95 ulp of the terms, worst at mean = -6.94815016, var = 5.41279122e+25
+#   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
 #   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 14676 points over all of float32; details in ap1.json
+#   against exact values at 15690 points over all of float32; details in ap1.json
 
 import triton
 import triton.language as tl
@@ -31,8 +31,8 @@ __all__ = [
 def logistic_bernoulli_ap1_forward(mean, var):
     t0 = tl.abs(mean)
     t1 = t0 * -1.0
-    t2 = t1 < -174.0
-    t3 = tl.where(t2, -174.0, t1)
+    t2 = t1 < -176.5
+    t3 = tl.where(t2, -176.5, t1)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
     t4 = tl.fma(t3, c0, c1)
@@ -56,39 +56,58 @@ def logistic_bernoulli_ap1_forward(mean, var):
     t15 = 1.0 + t14
     t16 = tl.where(t2, 0.0, t15)
     t17 = t4.to(tl.int32, bitcast=True)
-    t18 = t17 - 0x4b400000
-    t19 = t18 >> 1
-    t20 = t19 + 127
-    t21 = t20 << 23
-    t22 = t21.to(tl.float32, bitcast=True)
-    t23 = t16 * t22
-    t24 = t18 + 1
-    t25 = t24 >> 1
-    t26 = 127 + t25
-    t27 = t26 << 23
-    t28 = t27.to(tl.float32, bitcast=True)
-    t29 = t28 * t23
-    t30 = 1.0 + t29
-    t31 = tl.div_rn(1.0, t30)
-    t32 = t16 * t31
-    t33 = mean < 0.0
-    t34 = tl.where(t33, t32, t31)
-    t35 = tl.where(t33, t22, 1.0)
-    t36 = t34 * t35
-    t37 = tl.where(t33, t28, 1.0)
-    t38 = t37 * t36
-    t39 = 0.0 <= var
-    t40 = tl.where(t39, 1.0, var)
-    t41 = tl.sqrt_rn(t40)
-    t42 = tl.where(t39, t38, t41)
-    t43 = tl.where(t33, t31, t32)
-    t44 = tl.where(t33, 1.0, t22)
-    t45 = t43 * t44
-    t46 = tl.where(t33, 1.0, t28)
-    t47 = t46 * t45
-    t48 = t38 * t47
-    t49 = tl.where(t39, t48, t41)
-    return (t42, t49)
+    t18 = t17 >> 2
+    t19 = t18 + 127
+    t20 = t19 << 23
+    t21 = t20.to(tl.float32, bitcast=True)
+    t22 = t16 * t21
+    t23 = t17 + 1
+    t24 = t23 >> 2
+    t25 = 127 + t24
+    t26 = t25 << 23
+    t27 = t26.to(tl.float32, bitcast=True)
+    t28 = t27 * t22
+    t29 = t17 + 2
+    t30 = t29 >> 2
+    t31 = 127 + t30
+    t32 = t31 << 23
+    t33 = t32.to(tl.float32, bitcast=True)
+    t34 = t33 * t28
+    t35 = t17 + 3
+    t36 = t35 >> 2
+    t37 = 127 + t36
+    t38 = t37 << 23
+    t39 = t38.to(tl.float32, bitcast=True)
+    t40 = t39 * t34
+    t41 = 1.0 + t40
+    t42 = tl.div_rn(1.0, t41)
+    t43 = t16 * t42
+    t44 = mean < 0.0
+    t45 = tl.where(t44, t43, t42)
+    t46 = tl.where(t44, t21, 1.0)
+    t47 = t45 * t46
+    t48 = tl.where(t44, t27, 1.0)
+    t49 = t48 * t47
+    t50 = tl.where(t44, t33, 1.0)
+    t51 = t50 * t49
+    t52 = tl.where(t44, t39, 1.0)
+    t53 = t52 * t51
+    t54 = 0.0 <= var
+    t55 = tl.where(t54, 1.0, var)
+    t56 = tl.sqrt_rn(t55)
+    t57 = tl.where(t54, t53, t56)
+    t58 = tl.where(t44, t42, t43)
+    t59 = tl.where(t44, 1.0, t21)
+    t60 = t58 * t59
+    t61 = tl.where(t44, 1.0, t27)
+    t62 = t61 * t60
+    t63 = tl.where(t44, 1.0, t33)
+    t64 = t63 * t62
+    t65 = tl.where(t44, 1.0, t39)
+    t66 = t65 * t64
+    t67 = t53 * t66
+    t68 = tl.where(t54, t67, t56)
+    return (t57, t68)
 
 
 @triton.jit
@@ -106,8 +125,8 @@ def logistic_bernoulli_ap1_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 def logistic_bernoulli_ap1_backward(mean, var, grad_mean, grad_var):
     t0 = tl.abs(mean)
     t1 = t0 * -1.0
-    t2 = t1 < -174.0
-    t3 = tl.where(t2, -174.0, t1)
+    t2 = t1 < -176.5
+    t3 = tl.where(t2, -176.5, t1)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
     t4 = tl.fma(t3, c0, c1)
@@ -131,52 +150,75 @@ def logistic_bernoulli_ap1_backward(mean, var, grad_mean, grad_var):
     t15 = 1.0 + t14
     t16 = tl.where(t2, 0.0, t15)
     t17 = t4.to(tl.int32, bitcast=True)
-    t18 = t17 - 0x4b400000
-    t19 = t18 >> 1
-    t20 = t19 + 127
-    t21 = t20 << 23
-    t22 = t21.to(tl.float32, bitcast=True)
-    t23 = t16 * t22
-    t24 = t18 + 1
-    t25 = t24 >> 1
-    t26 = 127 + t25
-    t27 = t26 << 23
-    t28 = t27.to(tl.float32, bitcast=True)
-    t29 = t28 * t23
-    t30 = 1.0 + t29
-    t31 = tl.div_rn(1.0, t30)
-    t32 = t16 * t31
-    t33 = mean < 0.0
-    t34 = tl.where(t33, t31, t32)
-    t35 = tl.where(t33, t32, t31)
-    t36 = t34 * t35
-    t37 = tl.where(t33, 1.0, t22)
-    t38 = tl.where(t33, t22, 1.0)
-    t39 = t37 * t38
-    t40 = t39 * t36
-    t41 = tl.where(t33, 1.0, t28)
-    t42 = tl.where(t33, t28, 1.0)
-    t43 = t41 * t42
-    t44 = t43 * t40
-    t45 = t34 * t37
-    t46 = t41 * t45
-    t47 = t35 * t38
-    t48 = t42 * t47
-    t49 = t46 - t48
-    t50 = t44 * t49
-    t51 = 0.0 <= var
-    t52 = tl.where(t51, 1.0, var)
-    t53 = tl.sqrt_rn(t52)
-    t54 = tl.where(t51, t50, t53)
-    t55 = tl.where(t51, t44, t53)
-    t56 = t55 * grad_mean
-    t57 = tl.fma(t54, grad_var, t56)
-    t58 = mean == mean
-    t59 = tl.where(t58, 0.0, mean)
-    t60 = tl.where(t51, t59, t53)
-    t61 = t60 * grad_mean
-    t62 = tl.fma(t60, grad_var, t61)
-    return (t57, t62)
+    t18 = t17 >> 2
+    t19 = t18 + 127
+    t20 = t19 << 23
+    t21 = t20.to(tl.float32, bitcast=True)
+    t22 = t16 * t21
+    t23 = t17 + 1
+    t24 = t23 >> 2
+    t25 = 127 + t24
+    t26 = t25 << 23
+    t27 = t26.to(tl.float32, bitcast=True)
+    t28 = t27 * t22
+    t29 = t17 + 2
+    t30 = t29 >> 2
+    t31 = 127 + t30
+    t32 = t31 << 23
+    t33 = t32.to(tl.float32, bitcast=True)
+    t34 = t33 * t28
+    t35 = t17 + 3
+    t36 = t35 >> 2
+    t37 = 127 + t36
+    t38 = t37 << 23
+    t39 = t38.to(tl.float32, bitcast=True)
+    t40 = t39 * t34
+    t41 = 1.0 + t40
+    t42 = tl.div_rn(1.0, t41)
+    t43 = t16 * t42
+    t44 = mean < 0.0
+    t45 = tl.where(t44, t42, t43)
+    t46 = tl.where(t44, t43, t42)
+    t47 = t45 * t46
+    t48 = tl.where(t44, 1.0, t21)
+    t49 = tl.where(t44, t21, 1.0)
+    t50 = t48 * t49
+    t51 = t50 * t47
+    t52 = tl.where(t44, 1.0, t27)
+    t53 = tl.where(t44, t27, 1.0)
+    t54 = t52 * t53
+    t55 = t54 * t51
+    t56 = tl.where(t44, 1.0, t33)
+    t57 = tl.where(t44, t33, 1.0)
+    t58 = t56 * t57
+    t59 = t58 * t55
+    t60 = tl.where(t44, 1.0, t39)
+    t61 = tl.where(t44, t39, 1.0)
+    t62 = t60 * t61
+    t63 = t62 * t59
+    t64 = t45 * t48
+    t65 = t52 * t64
+    t66 = t56 * t65
+    t67 = t60 * t66
+    t68 = t46 * t49
+    t69 = t53 * t68
+    t70 = t57 * t69
+    t71 = t61 * t70
+    t72 = t67 - t71
+    t73 = t63 * t72
+    t74 = 0.0 <= var
+    t75 = tl.where(t74, 1.0, var)
+    t76 = tl.sqrt_rn(t75)
+    t77 = tl.where(t74, t73, t76)
+    t78 = tl.where(t74, t63, t76)
+    t79 = t78 * grad_mean
+    t80 = tl.fma(t77, grad_var, t79)
+    t81 = mean == mean
+    t82 = tl.where(t81, 0.0, mean)
+    t83 = tl.where(t74, t82, t76)
+    t84 = t83 * grad_mean
+    t85 = tl.fma(t83, grad_var, t84)
+    return (t80, t85)
 
 
 @triton.jit

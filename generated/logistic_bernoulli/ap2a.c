@@ -5,16 +5,16 @@
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   logistic_bernoulli_ap2a_forward 95, logistic_bernoulli_ap2a_backward 114
+// operations   logistic_bernoulli_ap2a_forward 114, logistic_bernoulli_ap2a_backward 137
 //
 // Certificate:
-//   mean        6.61 ulp of the terms, worst at mean = -0.0148895439, var = 3.7077516e-05
-//   var         6.39 ulp of the terms, worst at mean = -88.4294434, var = 3335.38501
-//   dmean_dmu   2.99 ulp of the terms, worst at mean = -12039.8535, var = 558721344
-//   dmean_dvar  5.01 ulp of the terms, worst at mean = -9.71392822, var = 55.2122765
-//   dvar_dmu    6.29 ulp of the terms, worst at mean = 0.00822464097, var = 1.58396224e-12
-//   dvar_dvar   6.87 ulp of the terms, worst at mean = 0.90193367, var = 5322.56445
-//   against exact values at 15158 points over all of float32; details in ap2a.json
+//   mean        6.9 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+//   var         6.62 ulp of the terms, worst at mean = -4.99785499e+11, var = 1.16778541e+22
+//   dmean_dmu   3.08 ulp of the terms, worst at mean = -12.6233912, var = 2.37740242e-05
+//   dmean_dvar  4.96 ulp of the terms, worst at mean = -900293.375, var = 1.69479025e+10
+//   dvar_dmu    6.5 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+//   dvar_dvar   6.1 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+//   against exact values at 16258 points over all of float32; details in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -51,8 +51,8 @@ static inline void logistic_bernoulli_ap2a_forward_element(float mean, float var
     const float t3 = mean * t2;
     const float t4 = t3 * t3;
     const float t5 = t4 * (-0.5f);
-    const _Bool t6 = t5 < (-174.0f);
-    const float t7 = t6 ? (-174.0f) : t5;
+    const _Bool t6 = t5 < (-176.5f);
+    const float t7 = t6 ? (-176.5f) : t5;
     const float c1 = 0x1.715476p+0f;  // 1.44269502
     const float c2 = 0x1.8p+23f;  // 12582912
     const float t8 = __builtin_fmaf(t7, c1, c2);
@@ -133,38 +133,57 @@ static inline void logistic_bernoulli_ap2a_forward_element(float mean, float var
     const float t62 = t48 * t61;  // Mills ratio/sqrt(2 pi)
     const float t63 = t44 * t62;
     const uint32_t t64 = as_bits(t8);
-    const uint32_t t65 = t64 - 0x4b400000u;
-    const uint32_t t66 = (uint32_t)((int32_t)t65 >> 1u);
-    const uint32_t t67 = t66 + 127u;
-    const uint32_t t68 = t67 << 23u;
-    const float t69 = as_float(t68);
-    const float t70 = t69 * t63;
-    const uint32_t t71 = t65 + 1u;
-    const uint32_t t72 = (uint32_t)((int32_t)t71 >> 1u);
-    const uint32_t t73 = 127u + t72;
-    const uint32_t t74 = t73 << 23u;
-    const float t75 = as_float(t74);
-    const float t76 = t75 * t70;
-    const float t77 = 1.0f - t76;
-    const _Bool t78 = t3 < 0.0f;
-    const float t79 = t78 ? t63 : t77;
-    const float t80 = t78 ? t69 : 1.0f;
-    const float t81 = t79 * t80;
-    const float t82 = t78 ? t75 : 1.0f;
-    const float t83 = t82 * t81;
-    const _Bool t84 = 0.0f <= var;
-    const float t85 = t84 ? 1.0f : var;
-    const float t86 = __builtin_sqrtf(t85);
-    const float t87 = t84 ? t83 : t86;
-    const float t88 = t78 ? t77 : t63;
-    const float t89 = t78 ? 1.0f : t69;
-    const float t90 = t88 * t89;
-    const float t91 = t78 ? 1.0f : t75;
-    const float t92 = t91 * t90;
-    const float t93 = t83 * t92;
-    const float t94 = t84 ? t93 : t86;
-    *out_mean = t87;
-    *out_var = t94;
+    const uint32_t t65 = (uint32_t)((int32_t)t64 >> 2u);
+    const uint32_t t66 = t65 + 127u;
+    const uint32_t t67 = t66 << 23u;
+    const float t68 = as_float(t67);
+    const float t69 = t68 * t63;
+    const uint32_t t70 = t64 + 1u;
+    const uint32_t t71 = (uint32_t)((int32_t)t70 >> 2u);
+    const uint32_t t72 = 127u + t71;
+    const uint32_t t73 = t72 << 23u;
+    const float t74 = as_float(t73);
+    const float t75 = t74 * t69;
+    const uint32_t t76 = t64 + 2u;
+    const uint32_t t77 = (uint32_t)((int32_t)t76 >> 2u);
+    const uint32_t t78 = 127u + t77;
+    const uint32_t t79 = t78 << 23u;
+    const float t80 = as_float(t79);
+    const float t81 = t80 * t75;
+    const uint32_t t82 = t64 + 3u;
+    const uint32_t t83 = (uint32_t)((int32_t)t82 >> 2u);
+    const uint32_t t84 = 127u + t83;
+    const uint32_t t85 = t84 << 23u;
+    const float t86 = as_float(t85);
+    const float t87 = t86 * t81;
+    const float t88 = 1.0f - t87;
+    const _Bool t89 = t3 < 0.0f;
+    const float t90 = t89 ? t63 : t88;
+    const float t91 = t89 ? t68 : 1.0f;
+    const float t92 = t90 * t91;
+    const float t93 = t89 ? t74 : 1.0f;
+    const float t94 = t93 * t92;
+    const float t95 = t89 ? t80 : 1.0f;
+    const float t96 = t95 * t94;
+    const float t97 = t89 ? t86 : 1.0f;
+    const float t98 = t97 * t96;
+    const _Bool t99 = 0.0f <= var;
+    const float t100 = t99 ? 1.0f : var;
+    const float t101 = __builtin_sqrtf(t100);
+    const float t102 = t99 ? t98 : t101;
+    const float t103 = t89 ? t88 : t63;
+    const float t104 = t89 ? 1.0f : t68;
+    const float t105 = t103 * t104;
+    const float t106 = t89 ? 1.0f : t74;
+    const float t107 = t106 * t105;
+    const float t108 = t89 ? 1.0f : t80;
+    const float t109 = t108 * t107;
+    const float t110 = t89 ? 1.0f : t86;
+    const float t111 = t110 * t109;
+    const float t112 = t98 * t111;
+    const float t113 = t99 ? t112 : t101;
+    *out_mean = t102;
+    *out_var = t113;
 }
 
 void logistic_bernoulli_ap2a_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -188,8 +207,8 @@ static inline void logistic_bernoulli_ap2a_backward_element(float mean, float va
     const float t3 = mean * t2;
     const float t4 = t3 * t3;
     const float t5 = t4 * (-0.5f);
-    const _Bool t6 = t5 < (-174.0f);
-    const float t7 = t6 ? (-174.0f) : t5;
+    const _Bool t6 = t5 < (-176.5f);
+    const float t7 = t6 ? (-176.5f) : t5;
     const float c1 = 0x1.715476p+0f;  // 1.44269502
     const float c2 = 0x1.8p+23f;  // 12582912
     const float t8 = __builtin_fmaf(t7, c1, c2);
@@ -270,59 +289,82 @@ static inline void logistic_bernoulli_ap2a_backward_element(float mean, float va
     const float t62 = t48 * t61;  // Mills ratio/sqrt(2 pi)
     const float t63 = t44 * t62;
     const uint32_t t64 = as_bits(t8);
-    const uint32_t t65 = t64 - 0x4b400000u;
-    const uint32_t t66 = (uint32_t)((int32_t)t65 >> 1u);
-    const uint32_t t67 = t66 + 127u;
-    const uint32_t t68 = t67 << 23u;
-    const float t69 = as_float(t68);
-    const float t70 = t69 * t63;
-    const uint32_t t71 = t65 + 1u;
-    const uint32_t t72 = (uint32_t)((int32_t)t71 >> 1u);
-    const uint32_t t73 = 127u + t72;
-    const uint32_t t74 = t73 << 23u;
-    const float t75 = as_float(t74);
-    const float t76 = t75 * t70;
-    const float t77 = 1.0f - t76;
-    const _Bool t78 = t3 < 0.0f;
-    const float t79 = t78 ? t77 : t63;
-    const float t80 = t78 ? 1.0f : t69;
-    const float t81 = t79 * t80;
-    const float t82 = t78 ? 1.0f : t75;
-    const float t83 = t82 * t81;
-    const float t84 = t78 ? t63 : t77;
-    const float t85 = t78 ? t69 : 1.0f;
-    const float t86 = t84 * t85;
-    const float t87 = t78 ? t75 : 1.0f;
-    const float t88 = t87 * t86;
-    const float t89 = t83 - t88;
-    const float t90 = t2 + t25;
+    const uint32_t t65 = (uint32_t)((int32_t)t64 >> 2u);
+    const uint32_t t66 = t65 + 127u;
+    const uint32_t t67 = t66 << 23u;
+    const float t68 = as_float(t67);
+    const float t69 = t68 * t63;
+    const uint32_t t70 = t64 + 1u;
+    const uint32_t t71 = (uint32_t)((int32_t)t70 >> 2u);
+    const uint32_t t72 = 127u + t71;
+    const uint32_t t73 = t72 << 23u;
+    const float t74 = as_float(t73);
+    const float t75 = t74 * t69;
+    const uint32_t t76 = t64 + 2u;
+    const uint32_t t77 = (uint32_t)((int32_t)t76 >> 2u);
+    const uint32_t t78 = 127u + t77;
+    const uint32_t t79 = t78 << 23u;
+    const float t80 = as_float(t79);
+    const float t81 = t80 * t75;
+    const uint32_t t82 = t64 + 3u;
+    const uint32_t t83 = (uint32_t)((int32_t)t82 >> 2u);
+    const uint32_t t84 = 127u + t83;
+    const uint32_t t85 = t84 << 23u;
+    const float t86 = as_float(t85);
+    const float t87 = t86 * t81;
+    const float t88 = 1.0f - t87;
+    const _Bool t89 = t3 < 0.0f;
+    const float t90 = t89 ? t88 : t63;
+    const float t91 = t89 ? 1.0f : t68;
+    const float t92 = t90 * t91;
+    const float t93 = t89 ? 1.0f : t74;
+    const float t94 = t93 * t92;
+    const float t95 = t89 ? 1.0f : t80;
+    const float t96 = t95 * t94;
+    const float t97 = t89 ? 1.0f : t86;
+    const float t98 = t97 * t96;
+    const float t99 = t89 ? t63 : t88;
+    const float t100 = t89 ? t68 : 1.0f;
+    const float t101 = t99 * t100;
+    const float t102 = t89 ? t74 : 1.0f;
+    const float t103 = t102 * t101;
+    const float t104 = t89 ? t80 : 1.0f;
+    const float t105 = t104 * t103;
+    const float t106 = t89 ? t86 : 1.0f;
+    const float t107 = t106 * t105;
+    const float t108 = t98 - t107;
+    const float t109 = t2 + t25;
     const float c24 = 0x1.988454p-2f;  // 0.398942292
-    const float t91 = c24 * t90;
-    const float t92 = t91 * t44;
-    const float t93 = t69 * t92;
-    const float t94 = t75 * t93;
-    const float t95 = t94 * t89;
-    const _Bool t96 = 0.0f <= var;
-    const float t97 = t96 ? 1.0f : var;
-    const float t98 = __builtin_sqrtf(t97);
-    const float t99 = t96 ? t95 : t98;
-    const float t100 = t96 ? t94 : t98;
-    const float t101 = t100 * grad_mean;
-    const float t102 = __builtin_fmaf(t99, grad_var, t101);
+    const float t110 = c24 * t109;
+    const float t111 = t110 * t44;
+    const float t112 = t68 * t111;
+    const float t113 = t74 * t112;
+    const float t114 = t80 * t113;
+    const float t115 = t86 * t114;
+    const float t116 = t115 * t108;
+    const _Bool t117 = 0.0f <= var;
+    const float t118 = t117 ? 1.0f : var;
+    const float t119 = __builtin_sqrtf(t118);
+    const float t120 = t117 ? t116 : t119;
+    const float t121 = t117 ? t115 : t119;
+    const float t122 = t121 * grad_mean;
+    const float t123 = __builtin_fmaf(t120, grad_var, t122);
     const float c25 = -0x1.988454p-3f;  // -0.199471146
-    const float t103 = c25 * t45;
-    const float t104 = t90 * t103;
-    const float t105 = t90 * t104;
-    const float t106 = t44 * t105;
-    const float t107 = t69 * t106;
-    const float t108 = t75 * t107;
-    const float t109 = t108 * t89;
-    const float t110 = t96 ? t109 : t98;
-    const float t111 = t96 ? t108 : t98;
-    const float t112 = t111 * grad_mean;
-    const float t113 = __builtin_fmaf(t110, grad_var, t112);
-    *out_grad_mean = t102;
-    *out_grad_var = t113;
+    const float t124 = c25 * t45;
+    const float t125 = t109 * t124;
+    const float t126 = t109 * t125;
+    const float t127 = t44 * t126;
+    const float t128 = t68 * t127;
+    const float t129 = t74 * t128;
+    const float t130 = t80 * t129;
+    const float t131 = t86 * t130;
+    const float t132 = t131 * t108;
+    const float t133 = t117 ? t132 : t119;
+    const float t134 = t117 ? t131 : t119;
+    const float t135 = t134 * grad_mean;
+    const float t136 = __builtin_fmaf(t133, grad_var, t135);
+    *out_grad_mean = t123;
+    *out_grad_var = t136;
 }
 
 void logistic_bernoulli_ap2a_backward(int64_t n, const float *restrict mean, const float *restrict var,

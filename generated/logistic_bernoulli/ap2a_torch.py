@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap2a_forward 95, logistic_bernoulli_ap2a_backward 114
+# operations   logistic_bernoulli_ap2a_forward 114, logistic_bernoulli_ap2a_backward 137
 #
 # Certificate:
-#   mean        6.61 ulp of the terms, worst at mean = -0.0148895439, var = 3.7077516e-05
-#   var         6.39 ulp of the terms, worst at mean = -88.4294434, var = 3335.38501
-#   dmean_dmu   2.99 ulp of the terms, worst at mean = -12039.8535, var = 558721344
-#   dmean_dvar  5.01 ulp of the terms, worst at mean = -9.71392822, var = 55.2122765
-#   dvar_dmu    6.29 ulp of the terms, worst at mean = 0.00822464097, var = 1.58396224e-12
-#   dvar_dvar   6.87 ulp of the terms, worst at mean = 0.90193367, var = 5322.56445
-#   against exact values at 15158 points over all of float32; details in ap2a.json
+#   mean        6.9 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   var         6.62 ulp of the terms, worst at mean = -4.99785499e+11, var = 1.16778541e+22
+#   dmean_dmu   3.08 ulp of the terms, worst at mean = -12.6233912, var = 2.37740242e-05
+#   dmean_dvar  4.96 ulp of the terms, worst at mean = -900293.375, var = 1.69479025e+10
+#   dvar_dmu    6.5 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   dvar_dvar   6.1 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   against exact values at 16258 points over all of float32; details in ap2a.json
 """logistic_bernoulli, variant ap2a: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

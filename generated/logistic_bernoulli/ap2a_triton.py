@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap2a_forward 95, logistic_bernoulli_ap2a_backward 114
+# operations   logistic_bernoulli_ap2a_forward 114, logistic_bernoulli_ap2a_backward 137
 #
 # Certificate:
-#   mean        6.61 ulp of the terms, worst at mean = -0.0148895439, var = 3.7077516e-05
-#   var         6.39 ulp of the terms, worst at mean = -88.4294434, var = 3335.38501
-#   dmean_dmu   2.99 ulp of the terms, worst at mean = -12039.8535, var = 558721344
-#   dmean_dvar  5.01 ulp of the terms, worst at mean = -9.71392822, var = 55.2122765
-#   dvar_dmu    6.29 ulp of the terms, worst at mean = 0.00822464097, var = 1.58396224e-12
-#   dvar_dvar   6.87 ulp of the terms, worst at mean = 0.90193367, var = 5322.56445
-#   against exact values at 15158 points over all of float32; details in ap2a.json
+#   mean        6.9 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   var         6.62 ulp of the terms, worst at mean = -4.99785499e+11, var = 1.16778541e+22
+#   dmean_dmu   3.08 ulp of the terms, worst at mean = -12.6233912, var = 2.37740242e-05
+#   dmean_dvar  4.96 ulp of the terms, worst at mean = -900293.375, var = 1.69479025e+10
+#   dvar_dmu    6.5 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   dvar_dvar   6.1 ulp of the terms, worst at mean = -0.0241039731, var = 2.33914852e-06
+#   against exact values at 16258 points over all of float32; details in ap2a.json
 
 import triton
 import triton.language as tl
@@ -36,8 +36,8 @@ def logistic_bernoulli_ap2a_forward(mean, var):
     t3 = mean * t2
     t4 = t3 * t3
     t5 = t4 * -0.5
-    t6 = t5 < -174.0
-    t7 = tl.where(t6, -174.0, t5)
+    t6 = t5 < -176.5
+    t7 = tl.where(t6, -176.5, t5)
     c1 = tl.full((), 1.4426950216293335, tl.float32)
     c2 = tl.full((), 12582912.0, tl.float32)
     t8 = tl.fma(t7, c1, c2)
@@ -118,37 +118,56 @@ def logistic_bernoulli_ap2a_forward(mean, var):
     t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
     t63 = t44 * t62
     t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 - 0x4b400000
-    t66 = t65 >> 1
-    t67 = t66 + 127
-    t68 = t67 << 23
-    t69 = t68.to(tl.float32, bitcast=True)
-    t70 = t69 * t63
-    t71 = t65 + 1
-    t72 = t71 >> 1
-    t73 = 127 + t72
-    t74 = t73 << 23
-    t75 = t74.to(tl.float32, bitcast=True)
-    t76 = t75 * t70
-    t77 = 1.0 - t76
-    t78 = t3 < 0.0
-    t79 = tl.where(t78, t63, t77)
-    t80 = tl.where(t78, t69, 1.0)
-    t81 = t79 * t80
-    t82 = tl.where(t78, t75, 1.0)
-    t83 = t82 * t81
-    t84 = 0.0 <= var
-    t85 = tl.where(t84, 1.0, var)
-    t86 = tl.sqrt_rn(t85)
-    t87 = tl.where(t84, t83, t86)
-    t88 = tl.where(t78, t77, t63)
-    t89 = tl.where(t78, 1.0, t69)
-    t90 = t88 * t89
-    t91 = tl.where(t78, 1.0, t75)
-    t92 = t91 * t90
-    t93 = t83 * t92
-    t94 = tl.where(t84, t93, t86)
-    return (t87, t94)
+    t65 = t64 >> 2
+    t66 = t65 + 127
+    t67 = t66 << 23
+    t68 = t67.to(tl.float32, bitcast=True)
+    t69 = t68 * t63
+    t70 = t64 + 1
+    t71 = t70 >> 2
+    t72 = 127 + t71
+    t73 = t72 << 23
+    t74 = t73.to(tl.float32, bitcast=True)
+    t75 = t74 * t69
+    t76 = t64 + 2
+    t77 = t76 >> 2
+    t78 = 127 + t77
+    t79 = t78 << 23
+    t80 = t79.to(tl.float32, bitcast=True)
+    t81 = t80 * t75
+    t82 = t64 + 3
+    t83 = t82 >> 2
+    t84 = 127 + t83
+    t85 = t84 << 23
+    t86 = t85.to(tl.float32, bitcast=True)
+    t87 = t86 * t81
+    t88 = 1.0 - t87
+    t89 = t3 < 0.0
+    t90 = tl.where(t89, t63, t88)
+    t91 = tl.where(t89, t68, 1.0)
+    t92 = t90 * t91
+    t93 = tl.where(t89, t74, 1.0)
+    t94 = t93 * t92
+    t95 = tl.where(t89, t80, 1.0)
+    t96 = t95 * t94
+    t97 = tl.where(t89, t86, 1.0)
+    t98 = t97 * t96
+    t99 = 0.0 <= var
+    t100 = tl.where(t99, 1.0, var)
+    t101 = tl.sqrt_rn(t100)
+    t102 = tl.where(t99, t98, t101)
+    t103 = tl.where(t89, t88, t63)
+    t104 = tl.where(t89, 1.0, t68)
+    t105 = t103 * t104
+    t106 = tl.where(t89, 1.0, t74)
+    t107 = t106 * t105
+    t108 = tl.where(t89, 1.0, t80)
+    t109 = t108 * t107
+    t110 = tl.where(t89, 1.0, t86)
+    t111 = t110 * t109
+    t112 = t98 * t111
+    t113 = tl.where(t99, t112, t101)
+    return (t102, t113)
 
 
 @triton.jit
@@ -171,8 +190,8 @@ def logistic_bernoulli_ap2a_backward(mean, var, grad_mean, grad_var):
     t3 = mean * t2
     t4 = t3 * t3
     t5 = t4 * -0.5
-    t6 = t5 < -174.0
-    t7 = tl.where(t6, -174.0, t5)
+    t6 = t5 < -176.5
+    t7 = tl.where(t6, -176.5, t5)
     c1 = tl.full((), 1.4426950216293335, tl.float32)
     c2 = tl.full((), 12582912.0, tl.float32)
     t8 = tl.fma(t7, c1, c2)
@@ -253,58 +272,81 @@ def logistic_bernoulli_ap2a_backward(mean, var, grad_mean, grad_var):
     t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
     t63 = t44 * t62
     t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 - 0x4b400000
-    t66 = t65 >> 1
-    t67 = t66 + 127
-    t68 = t67 << 23
-    t69 = t68.to(tl.float32, bitcast=True)
-    t70 = t69 * t63
-    t71 = t65 + 1
-    t72 = t71 >> 1
-    t73 = 127 + t72
-    t74 = t73 << 23
-    t75 = t74.to(tl.float32, bitcast=True)
-    t76 = t75 * t70
-    t77 = 1.0 - t76
-    t78 = t3 < 0.0
-    t79 = tl.where(t78, t77, t63)
-    t80 = tl.where(t78, 1.0, t69)
-    t81 = t79 * t80
-    t82 = tl.where(t78, 1.0, t75)
-    t83 = t82 * t81
-    t84 = tl.where(t78, t63, t77)
-    t85 = tl.where(t78, t69, 1.0)
-    t86 = t84 * t85
-    t87 = tl.where(t78, t75, 1.0)
-    t88 = t87 * t86
-    t89 = t83 - t88
-    t90 = t2 + t25
+    t65 = t64 >> 2
+    t66 = t65 + 127
+    t67 = t66 << 23
+    t68 = t67.to(tl.float32, bitcast=True)
+    t69 = t68 * t63
+    t70 = t64 + 1
+    t71 = t70 >> 2
+    t72 = 127 + t71
+    t73 = t72 << 23
+    t74 = t73.to(tl.float32, bitcast=True)
+    t75 = t74 * t69
+    t76 = t64 + 2
+    t77 = t76 >> 2
+    t78 = 127 + t77
+    t79 = t78 << 23
+    t80 = t79.to(tl.float32, bitcast=True)
+    t81 = t80 * t75
+    t82 = t64 + 3
+    t83 = t82 >> 2
+    t84 = 127 + t83
+    t85 = t84 << 23
+    t86 = t85.to(tl.float32, bitcast=True)
+    t87 = t86 * t81
+    t88 = 1.0 - t87
+    t89 = t3 < 0.0
+    t90 = tl.where(t89, t88, t63)
+    t91 = tl.where(t89, 1.0, t68)
+    t92 = t90 * t91
+    t93 = tl.where(t89, 1.0, t74)
+    t94 = t93 * t92
+    t95 = tl.where(t89, 1.0, t80)
+    t96 = t95 * t94
+    t97 = tl.where(t89, 1.0, t86)
+    t98 = t97 * t96
+    t99 = tl.where(t89, t63, t88)
+    t100 = tl.where(t89, t68, 1.0)
+    t101 = t99 * t100
+    t102 = tl.where(t89, t74, 1.0)
+    t103 = t102 * t101
+    t104 = tl.where(t89, t80, 1.0)
+    t105 = t104 * t103
+    t106 = tl.where(t89, t86, 1.0)
+    t107 = t106 * t105
+    t108 = t98 - t107
+    t109 = t2 + t25
     c24 = tl.full((), 0.3989422917366028, tl.float32)
-    t91 = c24 * t90
-    t92 = t91 * t44
-    t93 = t69 * t92
-    t94 = t75 * t93
-    t95 = t94 * t89
-    t96 = 0.0 <= var
-    t97 = tl.where(t96, 1.0, var)
-    t98 = tl.sqrt_rn(t97)
-    t99 = tl.where(t96, t95, t98)
-    t100 = tl.where(t96, t94, t98)
-    t101 = t100 * grad_mean
-    t102 = tl.fma(t99, grad_var, t101)
+    t110 = c24 * t109
+    t111 = t110 * t44
+    t112 = t68 * t111
+    t113 = t74 * t112
+    t114 = t80 * t113
+    t115 = t86 * t114
+    t116 = t115 * t108
+    t117 = 0.0 <= var
+    t118 = tl.where(t117, 1.0, var)
+    t119 = tl.sqrt_rn(t118)
+    t120 = tl.where(t117, t116, t119)
+    t121 = tl.where(t117, t115, t119)
+    t122 = t121 * grad_mean
+    t123 = tl.fma(t120, grad_var, t122)
     c25 = tl.full((), -0.1994711458683014, tl.float32)
-    t103 = c25 * t45
-    t104 = t90 * t103
-    t105 = t90 * t104
-    t106 = t44 * t105
-    t107 = t69 * t106
-    t108 = t75 * t107
-    t109 = t108 * t89
-    t110 = tl.where(t96, t109, t98)
-    t111 = tl.where(t96, t108, t98)
-    t112 = t111 * grad_mean
-    t113 = tl.fma(t110, grad_var, t112)
-    return (t102, t113)
+    t124 = c25 * t45
+    t125 = t109 * t124
+    t126 = t109 * t125
+    t127 = t44 * t126
+    t128 = t68 * t127
+    t129 = t74 * t128
+    t130 = t80 * t129
+    t131 = t86 * t130
+    t132 = t131 * t108
+    t133 = tl.where(t117, t132, t119)
+    t134 = tl.where(t117, t131, t119)
+    t135 = t134 * grad_mean
+    t136 = tl.fma(t133, grad_var, t135)
+    return (t123, t136)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   logistic_bernoulli_ap2b_forward 80, logistic_bernoulli_ap2b_backward 114
+// operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
 //
 // Certificate:
-//   mean        2.68 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-//   var         4.54 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-//   dmean_dmu   3.45 ulp of the terms, worst at mean = -1.45662175e+12, var = 2.81431112e+22
-//   dmean_dvar  6.36 ulp of the terms, worst at mean = -0.418366402, var = 2.45928788e-07
-//   dvar_dmu    4.6 ulp of the terms, worst at mean = -7.08427542e+14, var = 2.06103931e+28
-//   dvar_dvar   7.2 ulp of the terms, worst at mean = -1.76445168e+12, var = 9.27707116e+22
-//   against exact values at 15153 points over all of float32; details in ap2b.json
+//   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
+//   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
+//   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+//   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+//   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+//   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+//   against exact values at 16654 points over all of float32; details in ap2b.json
 
 #include <float.h>
 #include <stdint.h>
@@ -54,9 +54,9 @@ static inline void logistic_bernoulli_ap2b_forward_element(float mean, float var
     const float t6 = t4 + t5;
     const float t7 = -t0;
     const float t8 = __builtin_fmaf(var, c0, t7);
+    const float t9 = t6 + t8;
     const float c1 = 0x1.3342aap-27f;  // 8.94245478e-09
-    const float t9 = __builtin_fmaf(var, c1, t8);
-    const float t10 = t9 + t6;
+    const float t10 = __builtin_fmaf(var, c1, t9);
     const float t11 = __builtin_sqrtf(t1);
     const float t12 = -t11;
     const float t13 = __builtin_fmaf(t11, t12, t1);
@@ -78,9 +78,9 @@ static inline void logistic_bernoulli_ap2b_forward_element(float mean, float var
     const float t29 = -t28;
     const float t30 = __builtin_fabsf(t22);
     const float t31 = -t30;
-    const _Bool t32 = t31 < (-174.0f);
+    const _Bool t32 = t31 < (-176.5f);
     const float t33 = t32 ? 0.0f : t29;
-    const float t34 = t32 ? (-174.0f) : t31;
+    const float t34 = t32 ? (-176.5f) : t31;
     const float c2 = 0x1.715476p+0f;  // 1.44269502
     const float c3 = 0x1.8p+23f;  // 12582912
     const float t35 = __builtin_fmaf(t34, c2, c3);
@@ -104,39 +104,58 @@ static inline void logistic_bernoulli_ap2b_forward_element(float mean, float var
     const float t46 = 1.0f + t45;
     const float t47 = t32 ? 0.0f : t46;
     const uint32_t t48 = as_bits(t35);
-    const uint32_t t49 = t48 - 0x4b400000u;
-    const uint32_t t50 = (uint32_t)((int32_t)t49 >> 1u);
-    const uint32_t t51 = t50 + 127u;
-    const uint32_t t52 = t51 << 23u;
-    const float t53 = as_float(t52);
-    const float t54 = t47 * t53;
-    const uint32_t t55 = t49 + 1u;
-    const uint32_t t56 = (uint32_t)((int32_t)t55 >> 1u);
-    const uint32_t t57 = 127u + t56;
-    const uint32_t t58 = t57 << 23u;
-    const float t59 = as_float(t58);
-    const float t60 = t59 * t54;
-    const float t61 = 1.0f + t60;
-    const float t62 = 1.0f / t61;
-    const float t63 = t47 * t62;
-    const float t64 = t27 ? t63 : t62;
-    const float t65 = t27 ? t53 : 1.0f;
-    const float t66 = t64 * t65;
-    const float t67 = t27 ? t59 : 1.0f;
-    const float t68 = t67 * t66;
-    const _Bool t69 = 0.0f <= var;
-    const float t70 = t69 ? 1.0f : var;
-    const float t71 = __builtin_sqrtf(t70);
-    const float t72 = t69 ? t68 : t71;
-    const float t73 = t27 ? t62 : t63;
-    const float t74 = t27 ? 1.0f : t53;
-    const float t75 = t73 * t74;
-    const float t76 = t27 ? 1.0f : t59;
-    const float t77 = t76 * t75;
-    const float t78 = t68 * t77;
-    const float t79 = t69 ? t78 : t71;
-    *out_mean = t72;
-    *out_var = t79;
+    const uint32_t t49 = (uint32_t)((int32_t)t48 >> 2u);
+    const uint32_t t50 = t49 + 127u;
+    const uint32_t t51 = t50 << 23u;
+    const float t52 = as_float(t51);
+    const float t53 = t47 * t52;
+    const uint32_t t54 = t48 + 1u;
+    const uint32_t t55 = (uint32_t)((int32_t)t54 >> 2u);
+    const uint32_t t56 = 127u + t55;
+    const uint32_t t57 = t56 << 23u;
+    const float t58 = as_float(t57);
+    const float t59 = t58 * t53;
+    const uint32_t t60 = t48 + 2u;
+    const uint32_t t61 = (uint32_t)((int32_t)t60 >> 2u);
+    const uint32_t t62 = 127u + t61;
+    const uint32_t t63 = t62 << 23u;
+    const float t64 = as_float(t63);
+    const float t65 = t64 * t59;
+    const uint32_t t66 = t48 + 3u;
+    const uint32_t t67 = (uint32_t)((int32_t)t66 >> 2u);
+    const uint32_t t68 = 127u + t67;
+    const uint32_t t69 = t68 << 23u;
+    const float t70 = as_float(t69);
+    const float t71 = t70 * t65;
+    const float t72 = 1.0f + t71;
+    const float t73 = 1.0f / t72;
+    const float t74 = t47 * t73;
+    const float t75 = t27 ? t74 : t73;
+    const float t76 = t27 ? t52 : 1.0f;
+    const float t77 = t75 * t76;
+    const float t78 = t27 ? t58 : 1.0f;
+    const float t79 = t78 * t77;
+    const float t80 = t27 ? t64 : 1.0f;
+    const float t81 = t80 * t79;
+    const float t82 = t27 ? t70 : 1.0f;
+    const float t83 = t82 * t81;
+    const _Bool t84 = 0.0f <= var;
+    const float t85 = t84 ? 1.0f : var;
+    const float t86 = __builtin_sqrtf(t85);
+    const float t87 = t84 ? t83 : t86;
+    const float t88 = t27 ? t73 : t74;
+    const float t89 = t27 ? 1.0f : t52;
+    const float t90 = t88 * t89;
+    const float t91 = t27 ? 1.0f : t58;
+    const float t92 = t91 * t90;
+    const float t93 = t27 ? 1.0f : t64;
+    const float t94 = t93 * t92;
+    const float t95 = t27 ? 1.0f : t70;
+    const float t96 = t95 * t94;
+    const float t97 = t83 * t96;
+    const float t98 = t84 ? t97 : t86;
+    *out_mean = t87;
+    *out_var = t98;
 }
 
 void logistic_bernoulli_ap2b_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -163,9 +182,9 @@ static inline void logistic_bernoulli_ap2b_backward_element(float mean, float va
     const float t6 = t4 + t5;
     const float t7 = -t0;
     const float t8 = __builtin_fmaf(var, c0, t7);
+    const float t9 = t6 + t8;
     const float c1 = 0x1.3342aap-27f;  // 8.94245478e-09
-    const float t9 = __builtin_fmaf(var, c1, t8);
-    const float t10 = t9 + t6;
+    const float t10 = __builtin_fmaf(var, c1, t9);
     const float t11 = __builtin_sqrtf(t1);
     const float t12 = -t11;
     const float t13 = __builtin_fmaf(t11, t12, t1);
@@ -187,9 +206,9 @@ static inline void logistic_bernoulli_ap2b_backward_element(float mean, float va
     const float t29 = -t28;
     const float t30 = __builtin_fabsf(t22);
     const float t31 = -t30;
-    const _Bool t32 = t31 < (-174.0f);
+    const _Bool t32 = t31 < (-176.5f);
     const float t33 = t32 ? 0.0f : t29;
-    const float t34 = t32 ? (-174.0f) : t31;
+    const float t34 = t32 ? (-176.5f) : t31;
     const float c2 = 0x1.715476p+0f;  // 1.44269502
     const float c3 = 0x1.8p+23f;  // 12582912
     const float t35 = __builtin_fmaf(t34, c2, c3);
@@ -213,74 +232,99 @@ static inline void logistic_bernoulli_ap2b_backward_element(float mean, float va
     const float t46 = 1.0f + t45;
     const float t47 = t32 ? 0.0f : t46;
     const uint32_t t48 = as_bits(t35);
-    const uint32_t t49 = t48 - 0x4b400000u;
-    const uint32_t t50 = (uint32_t)((int32_t)t49 >> 1u);
-    const uint32_t t51 = t50 + 127u;
-    const uint32_t t52 = t51 << 23u;
-    const float t53 = as_float(t52);
-    const float t54 = t47 * t53;
-    const uint32_t t55 = t49 + 1u;
-    const uint32_t t56 = (uint32_t)((int32_t)t55 >> 1u);
-    const uint32_t t57 = 127u + t56;
-    const uint32_t t58 = t57 << 23u;
-    const float t59 = as_float(t58);
-    const float t60 = t59 * t54;
-    const float t61 = 1.0f + t60;
-    const float t62 = t61 - 1.0f;
-    const float t63 = t60 - t62;
-    const float t64 = 1.0f / t61;
-    const float t65 = -t64;
-    const float t66 = __builtin_fmaf(t61, t65, 1.0f);
-    const float t67 = __builtin_fmaf(t63, t65, t66);
-    const float t68 = t64 * t67;
-    const float t69 = t47 * t64;
-    const float t70 = -t69;
-    const float t71 = __builtin_fmaf(t47, t64, t70);
-    const float t72 = __builtin_fmaf(t47, t68, t71);
-    const float t73 = t69 + t72;
-    const float t74 = t64 + t68;
-    const float t75 = t27 ? t73 : t74;
-    const float t76 = t27 ? t74 : t73;
-    const float t77 = t15 + t21;
-    const float t78 = t76 * t77;
+    const uint32_t t49 = (uint32_t)((int32_t)t48 >> 2u);
+    const uint32_t t50 = t49 + 127u;
+    const uint32_t t51 = t50 << 23u;
+    const float t52 = as_float(t51);
+    const float t53 = t47 * t52;
+    const uint32_t t54 = t48 + 1u;
+    const uint32_t t55 = (uint32_t)((int32_t)t54 >> 2u);
+    const uint32_t t56 = 127u + t55;
+    const uint32_t t57 = t56 << 23u;
+    const float t58 = as_float(t57);
+    const float t59 = t58 * t53;
+    const uint32_t t60 = t48 + 2u;
+    const uint32_t t61 = (uint32_t)((int32_t)t60 >> 2u);
+    const uint32_t t62 = 127u + t61;
+    const uint32_t t63 = t62 << 23u;
+    const float t64 = as_float(t63);
+    const float t65 = t64 * t59;
+    const uint32_t t66 = t48 + 3u;
+    const uint32_t t67 = (uint32_t)((int32_t)t66 >> 2u);
+    const uint32_t t68 = 127u + t67;
+    const uint32_t t69 = t68 << 23u;
+    const float t70 = as_float(t69);
+    const float t71 = t70 * t65;
+    const float t72 = 1.0f + t71;
+    const float t73 = t72 - 1.0f;
+    const float t74 = t71 - t73;
+    const float t75 = 1.0f / t72;
+    const float t76 = -t75;
+    const float t77 = __builtin_fmaf(t72, t76, 1.0f);
+    const float t78 = __builtin_fmaf(t74, t76, t77);
     const float t79 = t75 * t78;
-    const float t80 = t27 ? 1.0f : t53;
-    const float t81 = t27 ? t53 : 1.0f;
-    const float t82 = t80 * t81;
-    const float t83 = t82 * t79;
-    const float t84 = t27 ? 1.0f : t59;
-    const float t85 = t27 ? t59 : 1.0f;
-    const float t86 = t84 * t85;
-    const float t87 = t86 * t83;
-    const float t88 = t76 * t80;
-    const float t89 = t84 * t88;
-    const float t90 = t75 * t81;
-    const float t91 = t85 * t90;
-    const float t92 = t89 - t91;
-    const float t93 = t87 * t92;
-    const _Bool t94 = 0.0f <= var;
-    const float t95 = t94 ? 1.0f : var;
-    const float t96 = __builtin_sqrtf(t95);
-    const float t97 = t94 ? t93 : t96;
-    const float t98 = t94 ? t87 : t96;
-    const float t99 = t98 * grad_mean;
-    const float t100 = __builtin_fmaf(t97, grad_var, t99);
-    const float t101 = t22 + t25;
+    const float t80 = t47 * t75;
+    const float t81 = -t80;
+    const float t82 = __builtin_fmaf(t47, t75, t81);
+    const float t83 = __builtin_fmaf(t47, t79, t82);
+    const float t84 = t80 + t83;
+    const float t85 = t75 + t79;
+    const float t86 = t27 ? t84 : t85;
+    const float t87 = t27 ? t85 : t84;
+    const float t88 = t15 + t21;
+    const float t89 = t87 * t88;
+    const float t90 = t86 * t89;
+    const float t91 = t27 ? 1.0f : t52;
+    const float t92 = t27 ? t52 : 1.0f;
+    const float t93 = t91 * t92;
+    const float t94 = t93 * t90;
+    const float t95 = t27 ? 1.0f : t58;
+    const float t96 = t27 ? t58 : 1.0f;
+    const float t97 = t95 * t96;
+    const float t98 = t97 * t94;
+    const float t99 = t27 ? 1.0f : t64;
+    const float t100 = t27 ? t64 : 1.0f;
+    const float t101 = t99 * t100;
+    const float t102 = t101 * t98;
+    const float t103 = t27 ? 1.0f : t70;
+    const float t104 = t27 ? t70 : 1.0f;
+    const float t105 = t103 * t104;
+    const float t106 = t105 * t102;
+    const float t107 = t87 * t91;
+    const float t108 = t95 * t107;
+    const float t109 = t99 * t108;
+    const float t110 = t103 * t109;
+    const float t111 = t86 * t92;
+    const float t112 = t96 * t111;
+    const float t113 = t100 * t112;
+    const float t114 = t104 * t113;
+    const float t115 = t110 - t114;
+    const float t116 = t106 * t115;
+    const _Bool t117 = 0.0f <= var;
+    const float t118 = t117 ? 1.0f : var;
+    const float t119 = __builtin_sqrtf(t118);
+    const float t120 = t117 ? t116 : t119;
+    const float t121 = t117 ? t106 : t119;
+    const float t122 = t121 * grad_mean;
+    const float t123 = __builtin_fmaf(t120, grad_var, t122);
+    const float t124 = t22 + t25;
     const float c11 = -0x1.374238p-3f;  // -0.151981771
-    const float t102 = c11 * t101;
-    const float t103 = t77 * t102;
-    const float t104 = t77 * t103;
-    const float t105 = t76 * t104;
-    const float t106 = t75 * t105;
-    const float t107 = t82 * t106;
-    const float t108 = t86 * t107;
-    const float t109 = t108 * t92;
-    const float t110 = t94 ? t109 : t96;
-    const float t111 = t94 ? t108 : t96;
-    const float t112 = t111 * grad_mean;
-    const float t113 = __builtin_fmaf(t110, grad_var, t112);
-    *out_grad_mean = t100;
-    *out_grad_var = t113;
+    const float t125 = c11 * t124;
+    const float t126 = t88 * t125;
+    const float t127 = t88 * t126;
+    const float t128 = t87 * t127;
+    const float t129 = t86 * t128;
+    const float t130 = t93 * t129;
+    const float t131 = t97 * t130;
+    const float t132 = t101 * t131;
+    const float t133 = t105 * t132;
+    const float t134 = t133 * t115;
+    const float t135 = t117 ? t134 : t119;
+    const float t136 = t117 ? t133 : t119;
+    const float t137 = t136 * grad_mean;
+    const float t138 = __builtin_fmaf(t135, grad_var, t137);
+    *out_grad_mean = t123;
+    *out_grad_var = t138;
 }
 
 void logistic_bernoulli_ap2b_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap2b_forward 80, logistic_bernoulli_ap2b_backward 114
+# operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
 #
 # Certificate:
-#   mean        2.68 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-#   var         4.54 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-#   dmean_dmu   3.45 ulp of the terms, worst at mean = -1.45662175e+12, var = 2.81431112e+22
-#   dmean_dvar  6.36 ulp of the terms, worst at mean = -0.418366402, var = 2.45928788e-07
-#   dvar_dmu    4.6 ulp of the terms, worst at mean = -7.08427542e+14, var = 2.06103931e+28
-#   dvar_dvar   7.2 ulp of the terms, worst at mean = -1.76445168e+12, var = 9.27707116e+22
-#   against exact values at 15153 points over all of float32; details in ap2b.json
+#   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
+#   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
+#   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+#   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+#   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+#   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+#   against exact values at 16654 points over all of float32; details in ap2b.json
 """logistic_bernoulli, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

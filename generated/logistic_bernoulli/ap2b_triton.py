@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap2b_forward 80, logistic_bernoulli_ap2b_backward 114
+# operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
 #
 # Certificate:
-#   mean        2.68 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-#   var         4.54 ulp of the terms, worst at mean = -3.13979556e+10, var = 1.38168906e+20
-#   dmean_dmu   3.45 ulp of the terms, worst at mean = -1.45662175e+12, var = 2.81431112e+22
-#   dmean_dvar  6.36 ulp of the terms, worst at mean = -0.418366402, var = 2.45928788e-07
-#   dvar_dmu    4.6 ulp of the terms, worst at mean = -7.08427542e+14, var = 2.06103931e+28
-#   dvar_dvar   7.2 ulp of the terms, worst at mean = -1.76445168e+12, var = 9.27707116e+22
-#   against exact values at 15153 points over all of float32; details in ap2b.json
+#   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
+#   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
+#   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+#   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+#   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
+#   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
+#   against exact values at 16654 points over all of float32; details in ap2b.json
 
 import triton
 import triton.language as tl
@@ -39,9 +39,9 @@ def logistic_bernoulli_ap2b_forward(mean, var):
     t6 = t4 + t5
     t7 = t0 * -1.0
     t8 = tl.fma(var, c0, t7)
+    t9 = t6 + t8
     c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t9 = tl.fma(var, c1, t8)
-    t10 = t9 + t6
+    t10 = tl.fma(var, c1, t9)
     t11 = tl.sqrt_rn(t1)
     t12 = t11 * -1.0
     t13 = tl.fma(t11, t12, t1)
@@ -63,9 +63,9 @@ def logistic_bernoulli_ap2b_forward(mean, var):
     t29 = t28 * -1.0
     t30 = tl.abs(t22)
     t31 = t30 * -1.0
-    t32 = t31 < -174.0
+    t32 = t31 < -176.5
     t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -174.0, t31)
+    t34 = tl.where(t32, -176.5, t31)
     c2 = tl.full((), 1.4426950216293335, tl.float32)
     c3 = tl.full((), 12582912.0, tl.float32)
     t35 = tl.fma(t34, c2, c3)
@@ -89,38 +89,57 @@ def logistic_bernoulli_ap2b_forward(mean, var):
     t46 = 1.0 + t45
     t47 = tl.where(t32, 0.0, t46)
     t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 - 0x4b400000
-    t50 = t49 >> 1
-    t51 = t50 + 127
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = t47 * t53
-    t55 = t49 + 1
-    t56 = t55 >> 1
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t59 * t54
-    t61 = 1.0 + t60
-    t62 = tl.div_rn(1.0, t61)
-    t63 = t47 * t62
-    t64 = tl.where(t27, t63, t62)
-    t65 = tl.where(t27, t53, 1.0)
-    t66 = t64 * t65
-    t67 = tl.where(t27, t59, 1.0)
-    t68 = t67 * t66
-    t69 = 0.0 <= var
-    t70 = tl.where(t69, 1.0, var)
-    t71 = tl.sqrt_rn(t70)
-    t72 = tl.where(t69, t68, t71)
-    t73 = tl.where(t27, t62, t63)
-    t74 = tl.where(t27, 1.0, t53)
-    t75 = t73 * t74
-    t76 = tl.where(t27, 1.0, t59)
-    t77 = t76 * t75
-    t78 = t68 * t77
-    t79 = tl.where(t69, t78, t71)
-    return (t72, t79)
+    t49 = t48 >> 2
+    t50 = t49 + 127
+    t51 = t50 << 23
+    t52 = t51.to(tl.float32, bitcast=True)
+    t53 = t47 * t52
+    t54 = t48 + 1
+    t55 = t54 >> 2
+    t56 = 127 + t55
+    t57 = t56 << 23
+    t58 = t57.to(tl.float32, bitcast=True)
+    t59 = t58 * t53
+    t60 = t48 + 2
+    t61 = t60 >> 2
+    t62 = 127 + t61
+    t63 = t62 << 23
+    t64 = t63.to(tl.float32, bitcast=True)
+    t65 = t64 * t59
+    t66 = t48 + 3
+    t67 = t66 >> 2
+    t68 = 127 + t67
+    t69 = t68 << 23
+    t70 = t69.to(tl.float32, bitcast=True)
+    t71 = t70 * t65
+    t72 = 1.0 + t71
+    t73 = tl.div_rn(1.0, t72)
+    t74 = t47 * t73
+    t75 = tl.where(t27, t74, t73)
+    t76 = tl.where(t27, t52, 1.0)
+    t77 = t75 * t76
+    t78 = tl.where(t27, t58, 1.0)
+    t79 = t78 * t77
+    t80 = tl.where(t27, t64, 1.0)
+    t81 = t80 * t79
+    t82 = tl.where(t27, t70, 1.0)
+    t83 = t82 * t81
+    t84 = 0.0 <= var
+    t85 = tl.where(t84, 1.0, var)
+    t86 = tl.sqrt_rn(t85)
+    t87 = tl.where(t84, t83, t86)
+    t88 = tl.where(t27, t73, t74)
+    t89 = tl.where(t27, 1.0, t52)
+    t90 = t88 * t89
+    t91 = tl.where(t27, 1.0, t58)
+    t92 = t91 * t90
+    t93 = tl.where(t27, 1.0, t64)
+    t94 = t93 * t92
+    t95 = tl.where(t27, 1.0, t70)
+    t96 = t95 * t94
+    t97 = t83 * t96
+    t98 = tl.where(t84, t97, t86)
+    return (t87, t98)
 
 
 @triton.jit
@@ -146,9 +165,9 @@ def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
     t6 = t4 + t5
     t7 = t0 * -1.0
     t8 = tl.fma(var, c0, t7)
+    t9 = t6 + t8
     c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t9 = tl.fma(var, c1, t8)
-    t10 = t9 + t6
+    t10 = tl.fma(var, c1, t9)
     t11 = tl.sqrt_rn(t1)
     t12 = t11 * -1.0
     t13 = tl.fma(t11, t12, t1)
@@ -170,9 +189,9 @@ def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
     t29 = t28 * -1.0
     t30 = tl.abs(t22)
     t31 = t30 * -1.0
-    t32 = t31 < -174.0
+    t32 = t31 < -176.5
     t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -174.0, t31)
+    t34 = tl.where(t32, -176.5, t31)
     c2 = tl.full((), 1.4426950216293335, tl.float32)
     c3 = tl.full((), 12582912.0, tl.float32)
     t35 = tl.fma(t34, c2, c3)
@@ -196,73 +215,98 @@ def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
     t46 = 1.0 + t45
     t47 = tl.where(t32, 0.0, t46)
     t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 - 0x4b400000
-    t50 = t49 >> 1
-    t51 = t50 + 127
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = t47 * t53
-    t55 = t49 + 1
-    t56 = t55 >> 1
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t59 * t54
-    t61 = 1.0 + t60
-    t62 = t61 - 1.0
-    t63 = t60 - t62
-    t64 = tl.div_rn(1.0, t61)
-    t65 = t64 * -1.0
-    t66 = tl.fma(t61, t65, 1.0)
-    t67 = tl.fma(t63, t65, t66)
-    t68 = t64 * t67
-    t69 = t47 * t64
-    t70 = t69 * -1.0
-    t71 = tl.fma(t47, t64, t70)
-    t72 = tl.fma(t47, t68, t71)
-    t73 = t69 + t72
-    t74 = t64 + t68
-    t75 = tl.where(t27, t73, t74)
-    t76 = tl.where(t27, t74, t73)
-    t77 = t15 + t21
-    t78 = t76 * t77
+    t49 = t48 >> 2
+    t50 = t49 + 127
+    t51 = t50 << 23
+    t52 = t51.to(tl.float32, bitcast=True)
+    t53 = t47 * t52
+    t54 = t48 + 1
+    t55 = t54 >> 2
+    t56 = 127 + t55
+    t57 = t56 << 23
+    t58 = t57.to(tl.float32, bitcast=True)
+    t59 = t58 * t53
+    t60 = t48 + 2
+    t61 = t60 >> 2
+    t62 = 127 + t61
+    t63 = t62 << 23
+    t64 = t63.to(tl.float32, bitcast=True)
+    t65 = t64 * t59
+    t66 = t48 + 3
+    t67 = t66 >> 2
+    t68 = 127 + t67
+    t69 = t68 << 23
+    t70 = t69.to(tl.float32, bitcast=True)
+    t71 = t70 * t65
+    t72 = 1.0 + t71
+    t73 = t72 - 1.0
+    t74 = t71 - t73
+    t75 = tl.div_rn(1.0, t72)
+    t76 = t75 * -1.0
+    t77 = tl.fma(t72, t76, 1.0)
+    t78 = tl.fma(t74, t76, t77)
     t79 = t75 * t78
-    t80 = tl.where(t27, 1.0, t53)
-    t81 = tl.where(t27, t53, 1.0)
-    t82 = t80 * t81
-    t83 = t82 * t79
-    t84 = tl.where(t27, 1.0, t59)
-    t85 = tl.where(t27, t59, 1.0)
-    t86 = t84 * t85
-    t87 = t86 * t83
-    t88 = t76 * t80
-    t89 = t84 * t88
-    t90 = t75 * t81
-    t91 = t85 * t90
-    t92 = t89 - t91
-    t93 = t87 * t92
-    t94 = 0.0 <= var
-    t95 = tl.where(t94, 1.0, var)
-    t96 = tl.sqrt_rn(t95)
-    t97 = tl.where(t94, t93, t96)
-    t98 = tl.where(t94, t87, t96)
-    t99 = t98 * grad_mean
-    t100 = tl.fma(t97, grad_var, t99)
-    t101 = t22 + t25
+    t80 = t47 * t75
+    t81 = t80 * -1.0
+    t82 = tl.fma(t47, t75, t81)
+    t83 = tl.fma(t47, t79, t82)
+    t84 = t80 + t83
+    t85 = t75 + t79
+    t86 = tl.where(t27, t84, t85)
+    t87 = tl.where(t27, t85, t84)
+    t88 = t15 + t21
+    t89 = t87 * t88
+    t90 = t86 * t89
+    t91 = tl.where(t27, 1.0, t52)
+    t92 = tl.where(t27, t52, 1.0)
+    t93 = t91 * t92
+    t94 = t93 * t90
+    t95 = tl.where(t27, 1.0, t58)
+    t96 = tl.where(t27, t58, 1.0)
+    t97 = t95 * t96
+    t98 = t97 * t94
+    t99 = tl.where(t27, 1.0, t64)
+    t100 = tl.where(t27, t64, 1.0)
+    t101 = t99 * t100
+    t102 = t101 * t98
+    t103 = tl.where(t27, 1.0, t70)
+    t104 = tl.where(t27, t70, 1.0)
+    t105 = t103 * t104
+    t106 = t105 * t102
+    t107 = t87 * t91
+    t108 = t95 * t107
+    t109 = t99 * t108
+    t110 = t103 * t109
+    t111 = t86 * t92
+    t112 = t96 * t111
+    t113 = t100 * t112
+    t114 = t104 * t113
+    t115 = t110 - t114
+    t116 = t106 * t115
+    t117 = 0.0 <= var
+    t118 = tl.where(t117, 1.0, var)
+    t119 = tl.sqrt_rn(t118)
+    t120 = tl.where(t117, t116, t119)
+    t121 = tl.where(t117, t106, t119)
+    t122 = t121 * grad_mean
+    t123 = tl.fma(t120, grad_var, t122)
+    t124 = t22 + t25
     c11 = tl.full((), -0.15198177099227905, tl.float32)
-    t102 = c11 * t101
-    t103 = t77 * t102
-    t104 = t77 * t103
-    t105 = t76 * t104
-    t106 = t75 * t105
-    t107 = t82 * t106
-    t108 = t86 * t107
-    t109 = t108 * t92
-    t110 = tl.where(t94, t109, t96)
-    t111 = tl.where(t94, t108, t96)
-    t112 = t111 * grad_mean
-    t113 = tl.fma(t110, grad_var, t112)
-    return (t100, t113)
+    t125 = c11 * t124
+    t126 = t88 * t125
+    t127 = t88 * t126
+    t128 = t87 * t127
+    t129 = t86 * t128
+    t130 = t93 * t129
+    t131 = t97 * t130
+    t132 = t101 * t131
+    t133 = t105 * t132
+    t134 = t133 * t115
+    t135 = tl.where(t117, t134, t119)
+    t136 = tl.where(t117, t133, t119)
+    t137 = t136 * grad_mean
+    t138 = tl.fma(t135, grad_var, t137)
+    return (t123, t138)
 
 
 @triton.jit

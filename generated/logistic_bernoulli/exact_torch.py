@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_exact_forward 392, logistic_bernoulli_exact_backward 507
+# operations   logistic_bernoulli_exact_forward 384, logistic_bernoulli_exact_backward 499
 #
 # Certificate:
-#   mean        0.715 tolerance, worst at mean = 215607216, var = 9.6408325e+20
-#   var         0.204 tolerance, worst at mean = -1.892584e+16, var = 1.22513363e+33
-#   dmean_dmu   0.0396 tolerance, worst at mean = -0.0653419271, var = 0.00845706463
-#   dmean_dvar  0.13 tolerance, worst at mean = 2.78089428, var = 1.04072714
-#   dvar_dmu    0.0968 tolerance, worst at mean = 557.069153, var = 1.75903334e+10
-#   dvar_dvar   0.164 tolerance, worst at mean = 2.78089428, var = 1.04072714
-#   against exact values at 15044 points over all of float32; details in exact.json
+#   mean        0.773 tolerance, worst at mean = 20471442, var = 2.1613074e+18
+#   var         0.231 tolerance, worst at mean = 10259939, var = 2.47914438e+14
+#   dmean_dmu   0.045 tolerance, worst at mean = 0.0467574969, var = 0.0033332645
+#   dmean_dvar  0.136 tolerance, worst at mean = -2.25699639, var = 1.04123747
+#   dvar_dmu    0.106 tolerance, worst at mean = -1.09205946e+11, var = 9.92501147e+25
+#   dvar_dvar   0.163 tolerance, worst at mean = 2.8157897, var = 1.00103807
+#   against exact values at 16618 points over all of float32; details in exact.json
 """logistic_bernoulli, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

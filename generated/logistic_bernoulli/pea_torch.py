@@ -5,16 +5,16 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_pea_forward 299, logistic_bernoulli_pea_backward 312
+# operations   logistic_bernoulli_pea_forward 337, logistic_bernoulli_pea_backward 347
 #
 # Certificate:
-#   mean        5.96 ulp of the terms, worst at mean = -254.605133, var = 286296768
-#   var         6.19 ulp of the terms, worst at mean = 172.169922, var = 25795.2812
-#   dmean_dmu   5.74 ulp of the terms, worst at mean = -57815.418, var = 1.1470639e+16
-#   dmean_dvar  5.07 ulp of the terms, worst at mean = 8.97857189, var = 13.2068195
-#   dvar_dmu    6.03 ulp of the terms, worst at mean = -5853437.5, var = 1.31113594e+16
-#   dvar_dvar   5.17 ulp of the terms, worst at mean = 8.97857189, var = 13.2068195
-#   against exact values at 15222 points over all of float32; details in pea.json
+#   mean        6.62 ulp of the terms, worst at mean = -2.68076849, var = 57147.3594
+#   var         6.65 ulp of the terms, worst at mean = -4.99786318e+11, var = 1.16778924e+22
+#   dmean_dmu   5.8 ulp of the terms, worst at mean = 1.55544578e-36, var = 0.445076197
+#   dmean_dvar  6.06 ulp of the terms, worst at mean = 2.56898147e-15, var = 1.62217141e-25
+#   dvar_dmu    5.88 ulp of the terms, worst at mean = 19.9418011, var = 42824.0898
+#   dvar_dvar   5.95 ulp of the terms, worst at mean = 25.0028954, var = 37.4615288
+#   against exact values at 16955 points over all of float32; details in pea.json
 """logistic_bernoulli, variant pea: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 238
+// operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 215
 //
 // Certificate:
-//   mean        2.69 ulp of the terms, worst at mean = -0.000413222937, var = 2.10746998e-06
-//   var         5.68 ulp of the terms, worst at mean = 2620.4624, var = 2000064.12
-//   dmean_dmu   2.27 ulp of the terms, worst at mean = -8.12639904, var = 71.9881744
-//   dmean_dvar  3.52 ulp of the terms, worst at mean = -19.9288826, var = 3978.09814
-//   dvar_dmu    6.51 ulp of the terms, worst at mean = -5.10078287, var = 5.35852905e-06
-//   dvar_dvar   6.85 ulp of the terms, worst at mean = -2.74029088, var = 4.72895554e-05
-//   against exact values at 16963 points over all of float32; details in ap2a.json
+//   mean        2.74 ulp of the terms, worst at mean = -303.728088, var = 67624.3047
+//   var         5.4 ulp of the terms, worst at mean = 2620.43848, var = 2000133.5
+//   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
+//   dmean_dvar  2.16 ulp of the terms, worst at mean = 22201.2461, var = 143839120
+//   dvar_dmu    7.41 ulp of the terms, worst at mean = -7.26014662, var = 7.70950578e-07
+//   dvar_dvar   6.76 ulp of the terms, worst at mean = -5.82393885, var = 6.01314639e-07
+//   against exact values at 16970 points over all of float32; details in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -410,133 +410,109 @@ static inline void logistic_transform_ap2a_backward_element(float mean, float va
     const uint32_t t114 = t113 << 23u;
     const float t115 = as_float(t114);
     const float t116 = t115 * t110;
-    const float t117 = -t116;
-    const float t118 = 1.0f - t116;
-    const float t119 = t118 - 1.0f;
-    const float t120 = t117 - t119;
-    const float t121 = t118 + t120;
-    const float t122 = t46 ? t92 : t121;
-    const float t123 = t46 ? t97 : 1.0f;
-    const float t124 = t122 * t123;
-    const float t125 = t46 ? t103 : 1.0f;
+    const float t117 = 1.0f - t116;
+    const float t118 = t46 ? t117 : t92;
+    const float t119 = t46 ? 1.0f : t97;
+    const float t120 = t118 * t119;
+    const float t121 = t46 ? 1.0f : t103;
+    const float t122 = t121 * t120;
+    const float t123 = t46 ? 1.0f : t109;
+    const float t124 = t123 * t122;
+    const float t125 = t46 ? 1.0f : t115;
     const float t126 = t125 * t124;
-    const float t127 = t46 ? t109 : 1.0f;
-    const float t128 = t127 * t126;
-    const float t129 = t46 ? t115 : 1.0f;
-    const float t130 = t129 * t128;
-    const float t131 = t46 ? t118 : t75;
-    const float t132 = t46 ? 1.0f : t97;
-    const float t133 = t131 * t132;
-    const float t134 = t46 ? 1.0f : t103;
-    const float t135 = t134 * t133;
-    const float t136 = t46 ? 1.0f : t109;
-    const float t137 = t136 * t135;
-    const float t138 = t46 ? 1.0f : t115;
-    const float t139 = t138 * t137;
-    const float t140 = t139 * (-2.0f);
-    const float t141 = t130 * t140;
-    const float t142 = -t141;
-    const float t143 = __builtin_fmaf(t130, t140, t142);
-    const float t144 = t46 ? t120 : t91;
-    const float t145 = t144 * t132;
-    const float t146 = t134 * t145;
-    const float t147 = t136 * t146;
-    const float t148 = t138 * t147;
-    const float t149 = t148 * (-2.0f);
-    const float t150 = __builtin_fmaf(t130, t149, t143);
-    const float t151 = t141 + t150;
+    const float t127 = -t126;
+    const float t128 = t46 ? t75 : t117;
+    const float t129 = t46 ? t97 : 1.0f;
+    const float t130 = t128 * t129;
+    const float t131 = t46 ? t103 : 1.0f;
+    const float t132 = t131 * t130;
+    const float t133 = t46 ? t109 : 1.0f;
+    const float t134 = t133 * t132;
+    const float t135 = t46 ? t91 : 0.0f;
+    const float t136 = t135 * t129;
+    const float t137 = t131 * t136;
+    const float t138 = t133 * t137;
+    const float t139 = t134 + t138;
+    const float t140 = t46 ? t115 : 1.0f;
+    const float t141 = __builtin_fmaf(t140, t139, t127);
+    const float t142 = t126 * (-2.0f);
+    const float t143 = t140 * t134;
+    const float t144 = t140 * t138;
+    const float t145 = t143 + t144;
+    const float t146 = t142 * t145;
+    const float t147 = t2 + t25;
     const float c25 = 0x1.988454p-2f;  // 0.398942292
-    const float t152 = t2 * c25;
-    const float t153 = -t152;
-    const float t154 = __builtin_fmaf(t2, c25, t153);
-    const float t155 = __builtin_fmaf(t25, c25, t154);
-    const float c26 = -0x1.857936p-27f;  // -1.13351701e-08
-    const float t156 = __builtin_fmaf(t2, c26, t155);
-    const float t157 = t152 + t156;
-    const float t158 = t44 * t157;
-    const float t159 = t97 * t158;
-    const float t160 = t103 * t159;
-    const float t161 = t109 * t160;
-    const float t162 = t115 * t161;
-    const float t163 = t162 * t151;
-    const float t164 = t139 + t148;
-    const float t165 = -t164;
-    const float t166 = __builtin_fmaf(t129, t128, t165);
-    const float t167 = t166 * t163;
-    const float t168 = -t167;
-    const float t169 = __builtin_fmaf(t166, t163, t168);
-    const float t170 = var * 0.25f;
-    const float t171 = 1.0f + t170;
-    const float t172 = t171 - t170;
-    const float t173 = t171 - t172;
-    const float t174 = t170 - t173;
-    const float t175 = 1.0f - t172;
-    const float t176 = t174 + t175;
-    const float t177 = 1.0f / t171;
-    const float t178 = -t177;
-    const float t179 = __builtin_fmaf(t171, t178, 1.0f);
-    const float t180 = __builtin_fmaf(t176, t178, t179);
-    const float t181 = t177 * t180;
-    const float t182 = t177 + t181;
-    const float t183 = var * t182;
-    const float t184 = t183 * t167;
-    const float t185 = -t184;
-    const float t186 = __builtin_fmaf(t183, t167, t185);
-    const float t187 = __builtin_fmaf(t183, t169, t186);
-    const float t188 = t184 + t187;
-    const _Bool t189 = 0.0f <= var;
-    const float t190 = t189 ? 1.0f : var;
-    const float t191 = __builtin_sqrtf(t190);
-    const float t192 = t189 ? t188 : t191;
-    const float t193 = t189 ? t162 : t191;
-    const float t194 = t193 * grad_mean;
-    const float t195 = __builtin_fmaf(t192, grad_var, t194);
-    const float t196 = t139 * t139;
-    const float t197 = t130 * t196;
+    const float t148 = c25 * t147;
+    const float t149 = t148 * t44;
+    const float t150 = t97 * t149;
+    const float t151 = t103 * t150;
+    const float t152 = t109 * t151;
+    const float t153 = t115 * t152;
+    const float t154 = t153 * t146;
+    const float t155 = t141 * t154;
+    const float t156 = var * 0.25f;
+    const float t157 = 1.0f + t156;
+    const float t158 = t157 - t156;
+    const float t159 = t157 - t158;
+    const float t160 = t156 - t159;
+    const float t161 = 1.0f - t158;
+    const float t162 = t160 + t161;
+    const float t163 = 1.0f / t157;
+    const float t164 = -t163;
+    const float t165 = __builtin_fmaf(t157, t164, 1.0f);
+    const float t166 = __builtin_fmaf(t162, t164, t165);
+    const float t167 = t163 * t166;
+    const float t168 = t163 + t167;
+    const float t169 = var * t168;
+    const float t170 = t169 * t155;
+    const _Bool t171 = 0.0f <= var;
+    const float t172 = t171 ? 1.0f : var;
+    const float t173 = __builtin_sqrtf(t172);
+    const float t174 = t171 ? t170 : t173;
+    const float t175 = t171 ? t153 : t173;
+    const float t176 = t175 * grad_mean;
+    const float t177 = __builtin_fmaf(t174, grad_var, t176);
+    const float t178 = t126 * t126;
+    const float t179 = t143 * t178;
+    const float t180 = -t179;
+    const float t181 = __builtin_fmaf(t143, t178, t180);
+    const float t182 = __builtin_fmaf(t144, t178, t181);
+    const float t183 = t179 + t182;
+    const float t184 = t145 * t183;
+    const float t185 = t168 * t184;
+    const float t186 = t168 * t185;
+    const float c26 = -0x1.988454p-3f;  // -0.199471146
+    const float t187 = t3 * c26;
+    const float t188 = t2 * t187;
+    const float t189 = -t188;
+    const float t190 = __builtin_fmaf(t2, t187, t189);
+    const float t191 = __builtin_fmaf(t25, t187, t190);
+    const float t192 = -t187;
+    const float t193 = __builtin_fmaf(t3, c26, t192);
+    const float t194 = __builtin_fmaf(t28, c26, t193);
+    const float c27 = 0x1.857936p-28f;  // 5.66758507e-09
+    const float t195 = __builtin_fmaf(t3, c27, t194);
+    const float t196 = __builtin_fmaf(t2, t195, t191);
+    const float t197 = t2 * t188;
     const float t198 = -t197;
-    const float t199 = __builtin_fmaf(t130, t196, t198);
-    const float t200 = -t196;
-    const float t201 = __builtin_fmaf(t139, t139, t200);
-    const float t202 = __builtin_fmaf(t139, t148, t201);
-    const float t203 = __builtin_fmaf(t139, t148, t202);
-    const float t204 = __builtin_fmaf(t130, t203, t199);
-    const float t205 = t197 + t204;
-    const float t206 = t130 * t205;
-    const float t207 = t182 * t206;
-    const float t208 = t182 * t207;
-    const float c27 = -0x1.988454p-3f;  // -0.199471146
-    const float t209 = t3 * c27;
-    const float t210 = t2 * t209;
-    const float t211 = -t210;
-    const float t212 = __builtin_fmaf(t2, t209, t211);
-    const float t213 = __builtin_fmaf(t25, t209, t212);
-    const float t214 = -t209;
-    const float t215 = __builtin_fmaf(t3, c27, t214);
-    const float t216 = __builtin_fmaf(t28, c27, t215);
-    const float c28 = 0x1.857936p-28f;  // 5.66758507e-09
-    const float t217 = __builtin_fmaf(t3, c28, t216);
-    const float t218 = __builtin_fmaf(t2, t217, t213);
-    const float t219 = t210 + t218;
-    const float t220 = t2 + t25;
-    const float t221 = t220 * t219;
-    const float t222 = t44 * t221;
-    const float t223 = t97 * t222;
-    const float t224 = t103 * t223;
-    const float t225 = t109 * t224;
-    const float t226 = t115 * t225;
-    const float t227 = t226 * t141;
-    const float t228 = -t227;
-    const float t229 = __builtin_fmaf(t226, t141, t228);
-    const float t230 = __builtin_fmaf(t226, t150, t229);
-    const float t231 = t227 + t230;
-    const float t232 = t166 * t231;
-    const float t233 = __builtin_fmaf(t183, t232, t208);
-    const float t234 = t189 ? t233 : t191;
-    const float t235 = t189 ? t226 : t191;
-    const float t236 = t235 * grad_mean;
-    const float t237 = __builtin_fmaf(t234, grad_var, t236);
-    *out_grad_mean = t195;
-    *out_grad_var = t237;
+    const float t199 = __builtin_fmaf(t2, t188, t198);
+    const float t200 = __builtin_fmaf(t25, t188, t199);
+    const float t201 = __builtin_fmaf(t2, t196, t200);
+    const float t202 = t197 + t201;
+    const float t203 = t44 * t202;
+    const float t204 = t97 * t203;
+    const float t205 = t103 * t204;
+    const float t206 = t109 * t205;
+    const float t207 = t115 * t206;
+    const float t208 = t207 * t146;
+    const float t209 = t141 * t208;
+    const float t210 = __builtin_fmaf(t169, t209, t186);
+    const float t211 = t171 ? t210 : t173;
+    const float t212 = t171 ? t207 : t173;
+    const float t213 = t212 * grad_mean;
+    const float t214 = __builtin_fmaf(t211, grad_var, t213);
+    *out_grad_mean = t177;
+    *out_grad_var = t214;
 }
 
 void logistic_transform_ap2a_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 238
+# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 215
 #
 # Certificate:
-#   mean        2.69 ulp of the terms, worst at mean = -0.000413222937, var = 2.10746998e-06
-#   var         5.68 ulp of the terms, worst at mean = 2620.4624, var = 2000064.12
-#   dmean_dmu   2.27 ulp of the terms, worst at mean = -8.12639904, var = 71.9881744
-#   dmean_dvar  3.52 ulp of the terms, worst at mean = -19.9288826, var = 3978.09814
-#   dvar_dmu    6.51 ulp of the terms, worst at mean = -5.10078287, var = 5.35852905e-06
-#   dvar_dvar   6.85 ulp of the terms, worst at mean = -2.74029088, var = 4.72895554e-05
-#   against exact values at 16963 points over all of float32; details in ap2a.json
+#   mean        2.74 ulp of the terms, worst at mean = -303.728088, var = 67624.3047
+#   var         5.4 ulp of the terms, worst at mean = 2620.43848, var = 2000133.5
+#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
+#   dmean_dvar  2.16 ulp of the terms, worst at mean = 22201.2461, var = 143839120
+#   dvar_dmu    7.41 ulp of the terms, worst at mean = -7.26014662, var = 7.70950578e-07
+#   dvar_dvar   6.76 ulp of the terms, worst at mean = -5.82393885, var = 6.01314639e-07
+#   against exact values at 16970 points over all of float32; details in ap2a.json
 """logistic_transform, variant ap2a: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

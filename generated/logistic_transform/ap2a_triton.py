@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 238
+# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 215
 #
 # Certificate:
-#   mean        2.69 ulp of the terms, worst at mean = -0.000413222937, var = 2.10746998e-06
-#   var         5.68 ulp of the terms, worst at mean = 2620.4624, var = 2000064.12
-#   dmean_dmu   2.27 ulp of the terms, worst at mean = -8.12639904, var = 71.9881744
-#   dmean_dvar  3.52 ulp of the terms, worst at mean = -19.9288826, var = 3978.09814
-#   dvar_dmu    6.51 ulp of the terms, worst at mean = -5.10078287, var = 5.35852905e-06
-#   dvar_dvar   6.85 ulp of the terms, worst at mean = -2.74029088, var = 4.72895554e-05
-#   against exact values at 16963 points over all of float32; details in ap2a.json
+#   mean        2.74 ulp of the terms, worst at mean = -303.728088, var = 67624.3047
+#   var         5.4 ulp of the terms, worst at mean = 2620.43848, var = 2000133.5
+#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
+#   dmean_dvar  2.16 ulp of the terms, worst at mean = 22201.2461, var = 143839120
+#   dvar_dmu    7.41 ulp of the terms, worst at mean = -7.26014662, var = 7.70950578e-07
+#   dvar_dvar   6.76 ulp of the terms, worst at mean = -5.82393885, var = 6.01314639e-07
+#   against exact values at 16970 points over all of float32; details in ap2a.json
 
 import triton
 import triton.language as tl
@@ -393,132 +393,108 @@ def logistic_transform_ap2a_backward(mean, var, grad_mean, grad_var):
     t114 = t113 << 23
     t115 = t114.to(tl.float32, bitcast=True)
     t116 = t115 * t110
-    t117 = t116 * -1.0
-    t118 = 1.0 - t116
-    t119 = t118 - 1.0
-    t120 = t117 - t119
-    t121 = t118 + t120
-    t122 = tl.where(t46, t92, t121)
-    t123 = tl.where(t46, t97, 1.0)
-    t124 = t122 * t123
-    t125 = tl.where(t46, t103, 1.0)
+    t117 = 1.0 - t116
+    t118 = tl.where(t46, t117, t92)
+    t119 = tl.where(t46, 1.0, t97)
+    t120 = t118 * t119
+    t121 = tl.where(t46, 1.0, t103)
+    t122 = t121 * t120
+    t123 = tl.where(t46, 1.0, t109)
+    t124 = t123 * t122
+    t125 = tl.where(t46, 1.0, t115)
     t126 = t125 * t124
-    t127 = tl.where(t46, t109, 1.0)
-    t128 = t127 * t126
-    t129 = tl.where(t46, t115, 1.0)
-    t130 = t129 * t128
-    t131 = tl.where(t46, t118, t75)
-    t132 = tl.where(t46, 1.0, t97)
-    t133 = t131 * t132
-    t134 = tl.where(t46, 1.0, t103)
-    t135 = t134 * t133
-    t136 = tl.where(t46, 1.0, t109)
-    t137 = t136 * t135
-    t138 = tl.where(t46, 1.0, t115)
-    t139 = t138 * t137
-    t140 = t139 * -2.0
-    t141 = t130 * t140
-    t142 = t141 * -1.0
-    t143 = tl.fma(t130, t140, t142)
-    t144 = tl.where(t46, t120, t91)
-    t145 = t144 * t132
-    t146 = t134 * t145
-    t147 = t136 * t146
-    t148 = t138 * t147
-    t149 = t148 * -2.0
-    t150 = tl.fma(t130, t149, t143)
-    t151 = t141 + t150
+    t127 = t126 * -1.0
+    t128 = tl.where(t46, t75, t117)
+    t129 = tl.where(t46, t97, 1.0)
+    t130 = t128 * t129
+    t131 = tl.where(t46, t103, 1.0)
+    t132 = t131 * t130
+    t133 = tl.where(t46, t109, 1.0)
+    t134 = t133 * t132
+    t135 = tl.where(t46, t91, 0.0)
+    t136 = t135 * t129
+    t137 = t131 * t136
+    t138 = t133 * t137
+    t139 = t134 + t138
+    t140 = tl.where(t46, t115, 1.0)
+    t141 = tl.fma(t140, t139, t127)
+    t142 = t126 * -2.0
+    t143 = t140 * t134
+    t144 = t140 * t138
+    t145 = t143 + t144
+    t146 = t142 * t145
+    t147 = t2 + t25
     c25 = tl.full((), 0.3989422917366028, tl.float32)
-    t152 = t2 * c25
-    t153 = t152 * -1.0
-    t154 = tl.fma(t2, c25, t153)
-    t155 = tl.fma(t25, c25, t154)
-    c26 = tl.full((), -1.1335170135851058e-08, tl.float32)
-    t156 = tl.fma(t2, c26, t155)
-    t157 = t152 + t156
-    t158 = t44 * t157
-    t159 = t97 * t158
-    t160 = t103 * t159
-    t161 = t109 * t160
-    t162 = t115 * t161
-    t163 = t162 * t151
-    t164 = t139 + t148
-    t165 = t164 * -1.0
-    t166 = tl.fma(t129, t128, t165)
-    t167 = t166 * t163
-    t168 = t167 * -1.0
-    t169 = tl.fma(t166, t163, t168)
-    t170 = var * 0.25
-    t171 = 1.0 + t170
-    t172 = t171 - t170
-    t173 = t171 - t172
-    t174 = t170 - t173
-    t175 = 1.0 - t172
-    t176 = t174 + t175
-    t177 = tl.div_rn(1.0, t171)
-    t178 = t177 * -1.0
-    t179 = tl.fma(t171, t178, 1.0)
-    t180 = tl.fma(t176, t178, t179)
-    t181 = t177 * t180
-    t182 = t177 + t181
-    t183 = var * t182
-    t184 = t183 * t167
-    t185 = t184 * -1.0
-    t186 = tl.fma(t183, t167, t185)
-    t187 = tl.fma(t183, t169, t186)
-    t188 = t184 + t187
-    t189 = 0.0 <= var
-    t190 = tl.where(t189, 1.0, var)
-    t191 = tl.sqrt_rn(t190)
-    t192 = tl.where(t189, t188, t191)
-    t193 = tl.where(t189, t162, t191)
-    t194 = t193 * grad_mean
-    t195 = tl.fma(t192, grad_var, t194)
-    t196 = t139 * t139
-    t197 = t130 * t196
+    t148 = c25 * t147
+    t149 = t148 * t44
+    t150 = t97 * t149
+    t151 = t103 * t150
+    t152 = t109 * t151
+    t153 = t115 * t152
+    t154 = t153 * t146
+    t155 = t141 * t154
+    t156 = var * 0.25
+    t157 = 1.0 + t156
+    t158 = t157 - t156
+    t159 = t157 - t158
+    t160 = t156 - t159
+    t161 = 1.0 - t158
+    t162 = t160 + t161
+    t163 = tl.div_rn(1.0, t157)
+    t164 = t163 * -1.0
+    t165 = tl.fma(t157, t164, 1.0)
+    t166 = tl.fma(t162, t164, t165)
+    t167 = t163 * t166
+    t168 = t163 + t167
+    t169 = var * t168
+    t170 = t169 * t155
+    t171 = 0.0 <= var
+    t172 = tl.where(t171, 1.0, var)
+    t173 = tl.sqrt_rn(t172)
+    t174 = tl.where(t171, t170, t173)
+    t175 = tl.where(t171, t153, t173)
+    t176 = t175 * grad_mean
+    t177 = tl.fma(t174, grad_var, t176)
+    t178 = t126 * t126
+    t179 = t143 * t178
+    t180 = t179 * -1.0
+    t181 = tl.fma(t143, t178, t180)
+    t182 = tl.fma(t144, t178, t181)
+    t183 = t179 + t182
+    t184 = t145 * t183
+    t185 = t168 * t184
+    t186 = t168 * t185
+    c26 = tl.full((), -0.1994711458683014, tl.float32)
+    t187 = t3 * c26
+    t188 = t2 * t187
+    t189 = t188 * -1.0
+    t190 = tl.fma(t2, t187, t189)
+    t191 = tl.fma(t25, t187, t190)
+    t192 = t187 * -1.0
+    t193 = tl.fma(t3, c26, t192)
+    t194 = tl.fma(t28, c26, t193)
+    c27 = tl.full((), 5.667585067925529e-09, tl.float32)
+    t195 = tl.fma(t3, c27, t194)
+    t196 = tl.fma(t2, t195, t191)
+    t197 = t2 * t188
     t198 = t197 * -1.0
-    t199 = tl.fma(t130, t196, t198)
-    t200 = t196 * -1.0
-    t201 = tl.fma(t139, t139, t200)
-    t202 = tl.fma(t139, t148, t201)
-    t203 = tl.fma(t139, t148, t202)
-    t204 = tl.fma(t130, t203, t199)
-    t205 = t197 + t204
-    t206 = t130 * t205
-    t207 = t182 * t206
-    t208 = t182 * t207
-    c27 = tl.full((), -0.1994711458683014, tl.float32)
-    t209 = t3 * c27
-    t210 = t2 * t209
-    t211 = t210 * -1.0
-    t212 = tl.fma(t2, t209, t211)
-    t213 = tl.fma(t25, t209, t212)
-    t214 = t209 * -1.0
-    t215 = tl.fma(t3, c27, t214)
-    t216 = tl.fma(t28, c27, t215)
-    c28 = tl.full((), 5.667585067925529e-09, tl.float32)
-    t217 = tl.fma(t3, c28, t216)
-    t218 = tl.fma(t2, t217, t213)
-    t219 = t210 + t218
-    t220 = t2 + t25
-    t221 = t220 * t219
-    t222 = t44 * t221
-    t223 = t97 * t222
-    t224 = t103 * t223
-    t225 = t109 * t224
-    t226 = t115 * t225
-    t227 = t226 * t141
-    t228 = t227 * -1.0
-    t229 = tl.fma(t226, t141, t228)
-    t230 = tl.fma(t226, t150, t229)
-    t231 = t227 + t230
-    t232 = t166 * t231
-    t233 = tl.fma(t183, t232, t208)
-    t234 = tl.where(t189, t233, t191)
-    t235 = tl.where(t189, t226, t191)
-    t236 = t235 * grad_mean
-    t237 = tl.fma(t234, grad_var, t236)
-    return (t195, t237)
+    t199 = tl.fma(t2, t188, t198)
+    t200 = tl.fma(t25, t188, t199)
+    t201 = tl.fma(t2, t196, t200)
+    t202 = t197 + t201
+    t203 = t44 * t202
+    t204 = t97 * t203
+    t205 = t103 * t204
+    t206 = t109 * t205
+    t207 = t115 * t206
+    t208 = t207 * t146
+    t209 = t141 * t208
+    t210 = tl.fma(t169, t209, t186)
+    t211 = tl.where(t171, t210, t173)
+    t212 = tl.where(t171, t207, t173)
+    t213 = t212 * grad_mean
+    t214 = tl.fma(t211, grad_var, t213)
+    return (t177, t214)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 209
+# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 205
 #
 # Certificate:
-#   mean        1.49 ulp of the terms, worst at mean = -2.08037169e+17, var = 2.05809775e+33
-#   var         5.37 ulp of the terms, worst at mean = 66.1798019, var = 46.818203
-#   dmean_dmu   3.27 ulp of the terms, worst at mean = -15219261, var = 3.9835958e+12
-#   dmean_dvar  3.25 ulp of the terms, worst at mean = -15219399, var = 3.98357588e+12
-#   dvar_dmu    6.74 ulp of the terms, worst at mean = 11.5392323, var = 0.538654447
-#   dvar_dvar   7.38 ulp of the terms, worst at mean = 10.7867489, var = 0.00453299657
-#   against exact values at 16839 points over all of float32; details in ap2b.json
+#   mean        1.48 ulp of the terms, worst at mean = -2.08040502e+17, var = 2.0581027e+33
+#   var         5.44 ulp of the terms, worst at mean = 8.12732887, var = 0.00937585533
+#   dmean_dmu   2.68 ulp of the terms, worst at mean = -2.41458493e+19, var = 2.45242651e+37
+#   dmean_dvar  3.17 ulp of the terms, worst at mean = 8.59805202, var = 0.0107145524
+#   dvar_dmu    6.86 ulp of the terms, worst at mean = 8.12928677, var = 0.0093758693
+#   dvar_dvar   6.35 ulp of the terms, worst at mean = -58859.9453, var = 37973312
+#   against exact values at 16949 points over all of float32; details in ap2b.json
 """logistic_transform, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -646,10 +646,10 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t699 = t696 < t698
     t700 = torch.where(t699, t698, t696)
     t701 = torch.where(t13, t691, t593)
-    t702 = 1.0 - t701
-    t703 = torch.where(t4, t701, t702)
-    t704 = torch.where(t13, t693, t700)
-    return t703, t704
+    t702 = torch.where(t13, t693, t700)
+    t703 = 1.0 - t701
+    t704 = torch.where(t4, t701, t703)
+    return t704, t702
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -1674,12 +1674,12 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1107 = 0.5 * t1106
     t1108 = torch.where(t13, t1000, t626)
     t1109 = torch.where(t13, t1003, t1103)
-    t1110 = -t1109
-    t1111 = torch.where(t4, t1110, t1109)
-    t1112 = torch.where(t13, t1007, t1105)
-    t1113 = -t1112
-    t1114 = torch.where(t4, t1113, t1112)
-    t1115 = torch.where(t13, t1012, t1107)
-    grad_mean_in = grad_mean * t1108 + grad_var * t1114
-    grad_var_in = grad_mean * t1111 + grad_var * t1115
+    t1110 = torch.where(t13, t1007, t1105)
+    t1111 = torch.where(t13, t1012, t1107)
+    t1112 = -t1109
+    t1113 = torch.where(t4, t1112, t1109)
+    t1114 = -t1110
+    t1115 = torch.where(t4, t1114, t1110)
+    grad_mean_in = grad_mean * t1108 + grad_var * t1115
+    grad_var_in = grad_mean * t1113 + grad_var * t1111
     return grad_mean_in, grad_var_in

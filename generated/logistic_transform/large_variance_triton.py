@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_large_variance_forward 256, logistic_transform_large_variance_backward 290
+# operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
 #
 # Certificate:
-#   mean        4.79 ulp of the terms, worst at mean = -1832.54602, var = 6515763
-#   var         6.25 ulp of the terms, worst at mean = -0.0175519716, var = 7.25543578e-05
-#   dmean_dmu   3.03 ulp of the terms, worst at mean = -242.914337, var = 15726.5615
-#   dmean_dvar  5.3 ulp of the terms, worst at mean = 1.22476244, var = 0.130100831
+#   mean        6.28 ulp of the terms, worst at mean = -0.0305962879, var = 0.0174696762
+#   var         7.61 ulp of the terms, worst at mean = -0.0225480366, var = 7.83443113e-07
+#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
+#   dmean_dvar  5.58 ulp of the terms, worst at mean = 1.1360997, var = 0.152623475
 #   dvar_dmu    4.12 ulp of the terms, worst at mean = -0.136566728, var = 6.60725641
-#   dvar_dvar   6.01 ulp of the terms, worst at mean = -7.4331103e-05, var = 3630723.5
-#   against exact values at 17018 points over all of float32; details in large_variance.json
+#   dvar_dvar   6.12 ulp of the terms, worst at mean = -0.35279274, var = 3.33801495e-06
+#   against exact values at 16951 points over all of float32; details in large_variance.json
 
 import triton
 import triton.language as tl
@@ -88,229 +88,221 @@ def logistic_transform_large_variance_forward(mean, var):
     t45 = t3 + t28
     t46 = tl.abs(t45)
     t47 = tl.fma(t46, 0.25, 1.0)
-    t48 = t47 - 1.0
-    t49 = t48 * -1.0
-    t50 = tl.fma(t46, 0.25, t49)
-    t51 = tl.div_rn(1.0, t47)
-    t52 = t51 * -1.0
-    t53 = tl.fma(t47, t52, 1.0)
-    t54 = tl.fma(t50, t52, t53)
-    t55 = t51 * t54
-    t56 = t51 + t55
-    t57 = t56 - 0.25
+    t48 = tl.div_rn(1.0, t47)
+    t49 = t48 - 0.25
     c11 = tl.full((), -0.001524440012872219, tl.float32)
     c12 = tl.full((), -0.0064508854411542416, tl.float32)
-    t58 = tl.fma(t57, c11, c12)
+    t50 = tl.fma(t49, c11, c12)
     c13 = tl.full((), 0.02471012808382511, tl.float32)
-    t59 = tl.fma(t57, t58, c13)
+    t51 = tl.fma(t49, t50, c13)
     c14 = tl.full((), -0.0066454531624913216, tl.float32)
-    t60 = tl.fma(t57, t59, c14)
+    t52 = tl.fma(t49, t51, c14)
     c15 = tl.full((), -0.026722537353634834, tl.float32)
-    t61 = tl.fma(t57, t60, c15)
+    t53 = tl.fma(t49, t52, c15)
     c16 = tl.full((), -0.02037462592124939, tl.float32)
-    t62 = tl.fma(t57, t61, c16)
+    t54 = tl.fma(t49, t53, c16)
     c17 = tl.full((), 0.018486473709344864, tl.float32)
-    t63 = tl.fma(t57, t62, c17)
+    t55 = tl.fma(t49, t54, c17)
     c18 = tl.full((), 0.08069024980068207, tl.float32)
-    t64 = tl.fma(t57, t63, c18)
+    t56 = tl.fma(t49, t55, c18)
     c19 = tl.full((), 0.1415320783853531, tl.float32)
-    t65 = tl.fma(t57, t64, c19)
+    t57 = tl.fma(t49, t56, c19)
     c20 = tl.full((), 0.17952348291873932, tl.float32)
-    t66 = tl.fma(t57, t65, c20)
+    t58 = tl.fma(t49, t57, c20)
     c21 = tl.full((), 0.18632885813713074, tl.float32)
-    t67 = tl.fma(t57, t66, c21)
+    t59 = tl.fma(t49, t58, c21)
     c22 = tl.full((), 0.16664108633995056, tl.float32)
-    t68 = tl.fma(t57, t67, c22)
+    t60 = tl.fma(t49, t59, c22)
     c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t69 = tl.fma(t57, t68, c23)
-    t70 = t56 * t69  # Mills ratio/sqrt(2 pi)
-    t71 = t44 * t70
-    t72 = t8.to(tl.int32, bitcast=True)
-    t73 = t72 >> 2
-    t74 = t73 + 127
-    t75 = t74 << 23
-    t76 = t75.to(tl.float32, bitcast=True)
-    t77 = t76 * t71
-    t78 = t72 + 1
-    t79 = t78 >> 2
-    t80 = 127 + t79
-    t81 = t80 << 23
-    t82 = t81.to(tl.float32, bitcast=True)
-    t83 = t82 * t77
-    t84 = t72 + 2
-    t85 = t84 >> 2
-    t86 = 127 + t85
-    t87 = t86 << 23
-    t88 = t87.to(tl.float32, bitcast=True)
-    t89 = t88 * t83
-    t90 = t72 + 3
-    t91 = t90 >> 2
-    t92 = 127 + t91
-    t93 = t92 << 23
-    t94 = t93.to(tl.float32, bitcast=True)
-    t95 = t94 * t89
-    t96 = 1.0 - t95
-    t97 = t3 < 0.0
-    t98 = tl.where(t97, t71, t96)
-    t99 = tl.where(t97, t76, 1.0)
-    t100 = t98 * t99
-    t101 = tl.where(t97, t82, 1.0)
-    t102 = t101 * t100
-    t103 = tl.where(t97, t88, 1.0)
-    t104 = t103 * t102
-    t105 = tl.where(t97, t94, 1.0)
-    t106 = t105 * t104
-    t107 = 0.0 <= var
-    t108 = tl.where(t107, 1.0, var)
-    t109 = tl.sqrt_rn(t108)
-    t110 = tl.where(t107, t106, t109)
-    t111 = t106 * -1.0
-    t112 = t106 * t111
-    t113 = mean + -1.0
+    t61 = tl.fma(t49, t60, c23)
+    t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
+    t63 = t44 * t62
+    t64 = t8.to(tl.int32, bitcast=True)
+    t65 = t64 >> 2
+    t66 = t65 + 127
+    t67 = t66 << 23
+    t68 = t67.to(tl.float32, bitcast=True)
+    t69 = t68 * t63
+    t70 = t64 + 1
+    t71 = t70 >> 2
+    t72 = 127 + t71
+    t73 = t72 << 23
+    t74 = t73.to(tl.float32, bitcast=True)
+    t75 = t74 * t69
+    t76 = t64 + 2
+    t77 = t76 >> 2
+    t78 = 127 + t77
+    t79 = t78 << 23
+    t80 = t79.to(tl.float32, bitcast=True)
+    t81 = t80 * t75
+    t82 = t64 + 3
+    t83 = t82 >> 2
+    t84 = 127 + t83
+    t85 = t84 << 23
+    t86 = t85.to(tl.float32, bitcast=True)
+    t87 = t86 * t81
+    t88 = 1.0 - t87
+    t89 = t3 < 0.0
+    t90 = tl.where(t89, t63, t88)
+    t91 = tl.where(t89, t68, 1.0)
+    t92 = t90 * t91
+    t93 = tl.where(t89, t74, 1.0)
+    t94 = t93 * t92
+    t95 = tl.where(t89, t80, 1.0)
+    t96 = t95 * t94
+    t97 = tl.where(t89, t86, 1.0)
+    t98 = t97 * t96
+    t99 = 0.0 <= var
+    t100 = tl.where(t99, 1.0, var)
+    t101 = tl.sqrt_rn(t100)
+    t102 = tl.where(t99, t98, t101)
+    t103 = t98 * -1.0
+    t104 = t98 * t103
+    t105 = mean + -1.0
     c24 = tl.full((), 2.289868116378784, tl.float32)
-    t114 = var + c24
-    t115 = tl.sqrt_rn(t114)
-    t116 = tl.div_rn(1.0, t115)
-    t117 = t113 * t116
-    t118 = t117 * t117
-    t119 = -0.5 * t118
-    t120 = t119 < -176.5
-    t121 = tl.where(t120, -176.5, t119)
-    t122 = tl.fma(c1, t121, c2)
-    t123 = t122 - c2
-    t124 = tl.fma(c3, t123, t121)
-    t125 = t115 * -1.0
-    t126 = tl.fma(t115, t125, t114)
-    t127 = t114 - var
-    t128 = t114 - t127
-    t129 = var - t128
-    t130 = c24 - t127
-    t131 = t129 + t130
-    t132 = c4 + t131
-    t133 = t132 + t126
-    t134 = 0.5 * t116
-    t135 = t133 * t134
-    t136 = t116 * -1.0
-    t137 = tl.fma(t115, t136, 1.0)
-    t138 = tl.fma(t135, t136, t137)
-    t139 = t116 * t138
-    t140 = t117 * -1.0
-    t141 = tl.fma(t113, t116, t140)
-    t142 = t113 - mean
-    t143 = t113 - t142
-    t144 = mean - t143
-    t145 = -1.0 - t142
-    t146 = t144 + t145
-    t147 = tl.fma(t146, t116, t141)
-    t148 = tl.fma(t113, t139, t147)
-    t149 = t118 * -1.0
-    t150 = tl.fma(t117, t117, t149)
-    t151 = tl.fma(t117, t148, t150)
-    t152 = tl.fma(t117, t148, t151)
-    t153 = -0.5 * t152
-    t154 = tl.where(t120, 0.0, t153)
-    t155 = tl.fma(c5, t123, t154)
-    t156 = t124 + t155
-    t157 = tl.fma(c6, t156, c7)
-    t158 = tl.fma(t156, t157, c8)
-    t159 = tl.fma(t156, t158, c9)
-    t160 = tl.fma(t156, t159, c10)
-    t161 = t156 * t156
-    t162 = tl.fma(t160, t161, t156)
-    t163 = 1.0 + t162
-    t164 = tl.where(t120, 0.0, t163)
-    t165 = t117 + t148
-    t166 = tl.abs(t165)
-    t167 = tl.fma(0.25, t166, 1.0)
-    t168 = tl.div_rn(1.0, t167)
-    t169 = t168 - 0.25
-    t170 = tl.fma(c11, t169, c12)
-    t171 = tl.fma(t169, t170, c13)
-    t172 = tl.fma(t169, t171, c14)
-    t173 = tl.fma(t169, t172, c15)
-    t174 = tl.fma(t169, t173, c16)
-    t175 = tl.fma(t169, t174, c17)
-    t176 = tl.fma(t169, t175, c18)
-    t177 = tl.fma(t169, t176, c19)
-    t178 = tl.fma(t169, t177, c20)
-    t179 = tl.fma(t169, t178, c21)
-    t180 = tl.fma(t169, t179, c22)
-    t181 = tl.fma(t169, t180, c23)
-    t182 = t168 * t181  # Mills ratio/sqrt(2 pi)
-    t183 = t164 * t182
-    t184 = t122.to(tl.int32, bitcast=True)
-    t185 = t184 >> 2
-    t186 = 127 + t185
-    t187 = t186 << 23
-    t188 = t187.to(tl.float32, bitcast=True)
-    t189 = t188 * t183
-    t190 = 1 + t184
-    t191 = t190 >> 2
-    t192 = 127 + t191
-    t193 = t192 << 23
-    t194 = t193.to(tl.float32, bitcast=True)
-    t195 = t194 * t189
-    t196 = 2 + t184
-    t197 = t196 >> 2
-    t198 = 127 + t197
-    t199 = t198 << 23
-    t200 = t199.to(tl.float32, bitcast=True)
-    t201 = t200 * t195
-    t202 = 3 + t184
-    t203 = t202 >> 2
-    t204 = 127 + t203
-    t205 = t204 << 23
-    t206 = t205.to(tl.float32, bitcast=True)
-    t207 = t206 * t201
-    t208 = 1.0 - t207
-    t209 = t117 < 0.0
-    t210 = tl.where(t209, t183, t208)
-    t211 = tl.where(t209, t188, 1.0)
-    t212 = t210 * t211
-    t213 = tl.where(t209, t194, 1.0)
-    t214 = t213 * t212
-    t215 = tl.where(t209, t200, 1.0)
-    t216 = t215 * t214
-    t217 = tl.where(t209, t206, 1.0)
-    t218 = tl.fma(t217, t216, t112)
-    t219 = tl.where(t97, t96, t71)
-    t220 = t219 * -1.0
-    t221 = t219 * t220
-    t222 = tl.where(t97, 1.0, t76)
-    t223 = t222 * t222
-    t224 = t223 * t221
-    t225 = tl.where(t97, 1.0, t82)
-    t226 = t225 * t225
-    t227 = t226 * t224
-    t228 = tl.where(t97, 1.0, t88)
-    t229 = t228 * t228
-    t230 = t229 * t227
-    t231 = 2.0 * t219
-    t232 = t222 * t231
-    t233 = t225 * t232
-    t234 = t228 * t233
-    t235 = tl.where(t97, 1.0, t94)
+    t106 = var + c24
+    t107 = tl.sqrt_rn(t106)
+    t108 = tl.div_rn(1.0, t107)
+    t109 = t105 * t108
+    t110 = t109 * t109
+    t111 = -0.5 * t110
+    t112 = t111 < -176.5
+    t113 = tl.where(t112, -176.5, t111)
+    t114 = tl.fma(c1, t113, c2)
+    t115 = t114 - c2
+    t116 = tl.fma(c3, t115, t113)
+    t117 = t107 * -1.0
+    t118 = tl.fma(t107, t117, t106)
+    t119 = t106 - var
+    t120 = t106 - t119
+    t121 = var - t120
+    t122 = c24 - t119
+    t123 = t121 + t122
+    t124 = c4 + t123
+    t125 = t124 + t118
+    t126 = 0.5 * t108
+    t127 = t125 * t126
+    t128 = t108 * -1.0
+    t129 = tl.fma(t107, t128, 1.0)
+    t130 = tl.fma(t127, t128, t129)
+    t131 = t108 * t130
+    t132 = t109 * -1.0
+    t133 = tl.fma(t105, t108, t132)
+    t134 = t105 - mean
+    t135 = t105 - t134
+    t136 = mean - t135
+    t137 = -1.0 - t134
+    t138 = t136 + t137
+    t139 = tl.fma(t138, t108, t133)
+    t140 = tl.fma(t105, t131, t139)
+    t141 = t110 * -1.0
+    t142 = tl.fma(t109, t109, t141)
+    t143 = tl.fma(t109, t140, t142)
+    t144 = tl.fma(t109, t140, t143)
+    t145 = -0.5 * t144
+    t146 = tl.where(t112, 0.0, t145)
+    t147 = tl.fma(c5, t115, t146)
+    t148 = t116 + t147
+    t149 = tl.fma(c6, t148, c7)
+    t150 = tl.fma(t148, t149, c8)
+    t151 = tl.fma(t148, t150, c9)
+    t152 = tl.fma(t148, t151, c10)
+    t153 = t148 * t148
+    t154 = tl.fma(t152, t153, t148)
+    t155 = 1.0 + t154
+    t156 = tl.where(t112, 0.0, t155)
+    t157 = t109 + t140
+    t158 = tl.abs(t157)
+    t159 = tl.fma(0.25, t158, 1.0)
+    t160 = tl.div_rn(1.0, t159)
+    t161 = t160 - 0.25
+    t162 = tl.fma(c11, t161, c12)
+    t163 = tl.fma(t161, t162, c13)
+    t164 = tl.fma(t161, t163, c14)
+    t165 = tl.fma(t161, t164, c15)
+    t166 = tl.fma(t161, t165, c16)
+    t167 = tl.fma(t161, t166, c17)
+    t168 = tl.fma(t161, t167, c18)
+    t169 = tl.fma(t161, t168, c19)
+    t170 = tl.fma(t161, t169, c20)
+    t171 = tl.fma(t161, t170, c21)
+    t172 = tl.fma(t161, t171, c22)
+    t173 = tl.fma(t161, t172, c23)
+    t174 = t160 * t173  # Mills ratio/sqrt(2 pi)
+    t175 = t156 * t174
+    t176 = t114.to(tl.int32, bitcast=True)
+    t177 = t176 >> 2
+    t178 = 127 + t177
+    t179 = t178 << 23
+    t180 = t179.to(tl.float32, bitcast=True)
+    t181 = t180 * t175
+    t182 = 1 + t176
+    t183 = t182 >> 2
+    t184 = 127 + t183
+    t185 = t184 << 23
+    t186 = t185.to(tl.float32, bitcast=True)
+    t187 = t186 * t181
+    t188 = 2 + t176
+    t189 = t188 >> 2
+    t190 = 127 + t189
+    t191 = t190 << 23
+    t192 = t191.to(tl.float32, bitcast=True)
+    t193 = t192 * t187
+    t194 = 3 + t176
+    t195 = t194 >> 2
+    t196 = 127 + t195
+    t197 = t196 << 23
+    t198 = t197.to(tl.float32, bitcast=True)
+    t199 = t198 * t193
+    t200 = 1.0 - t199
+    t201 = t109 < 0.0
+    t202 = tl.where(t201, t175, t200)
+    t203 = tl.where(t201, t180, 1.0)
+    t204 = t202 * t203
+    t205 = tl.where(t201, t186, 1.0)
+    t206 = t205 * t204
+    t207 = tl.where(t201, t192, 1.0)
+    t208 = t207 * t206
+    t209 = tl.where(t201, t198, 1.0)
+    t210 = tl.fma(t209, t208, t104)
+    t211 = tl.where(t89, t88, t63)
+    t212 = t211 * -1.0
+    t213 = t211 * t212
+    t214 = tl.where(t89, 1.0, t68)
+    t215 = t214 * t214
+    t216 = t215 * t213
+    t217 = tl.where(t89, 1.0, t74)
+    t218 = t217 * t217
+    t219 = t218 * t216
+    t220 = tl.where(t89, 1.0, t80)
+    t221 = t220 * t220
+    t222 = t221 * t219
+    t223 = 2.0 * t211
+    t224 = t214 * t223
+    t225 = t217 * t224
+    t226 = t220 * t225
+    t227 = tl.where(t89, 1.0, t86)
+    t228 = t227 * t226
+    t229 = t227 * t227
+    t230 = tl.fma(t229, t222, t228)
+    t231 = tl.where(t201, t200, t175)
+    t232 = t231 * -1.0
+    t233 = tl.where(t201, 1.0, t180)
+    t234 = t233 * t232
+    t235 = tl.where(t201, 1.0, t186)
     t236 = t235 * t234
-    t237 = t235 * t235
-    t238 = tl.fma(t237, t230, t236)
-    t239 = tl.where(t209, t208, t183)
-    t240 = t239 * -1.0
-    t241 = tl.where(t209, 1.0, t188)
-    t242 = t241 * t240
-    t243 = tl.where(t209, 1.0, t194)
-    t244 = t243 * t242
-    t245 = tl.where(t209, 1.0, t200)
-    t246 = t245 * t244
-    t247 = tl.where(t209, 1.0, t206)
-    t248 = tl.fma(t247, t246, t238)
-    t249 = 0.0 < t117
-    t250 = 0.0 < t3
-    t251 = t250 & t249
-    t252 = tl.where(t251, t248, t218)
-    t253 = t252 < 0.0
-    t254 = tl.where(t253, 0.0, t252)
-    t255 = tl.where(t107, t254, t109)
-    return (t110, t255)
+    t237 = tl.where(t201, 1.0, t192)
+    t238 = t237 * t236
+    t239 = tl.where(t201, 1.0, t198)
+    t240 = tl.fma(t239, t238, t230)
+    t241 = 0.0 < t109
+    t242 = 0.0 < t3
+    t243 = t242 & t241
+    t244 = tl.where(t243, t240, t210)
+    t245 = t244 < 0.0
+    t246 = tl.where(t245, 0.0, t244)
+    t247 = tl.where(t99, t246, t101)
+    return (t102, t247)
 
 
 @triton.jit

@@ -5,16 +5,16 @@
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 209
+// operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 205
 //
 // Certificate:
-//   mean        1.49 ulp of the terms, worst at mean = -2.08037169e+17, var = 2.05809775e+33
-//   var         5.37 ulp of the terms, worst at mean = 66.1798019, var = 46.818203
-//   dmean_dmu   3.27 ulp of the terms, worst at mean = -15219261, var = 3.9835958e+12
-//   dmean_dvar  3.25 ulp of the terms, worst at mean = -15219399, var = 3.98357588e+12
-//   dvar_dmu    6.74 ulp of the terms, worst at mean = 11.5392323, var = 0.538654447
-//   dvar_dvar   7.38 ulp of the terms, worst at mean = 10.7867489, var = 0.00453299657
-//   against exact values at 16839 points over all of float32; details in practical.json
+//   mean        1.48 ulp of the terms, worst at mean = -2.08040502e+17, var = 2.0581027e+33
+//   var         5.44 ulp of the terms, worst at mean = 8.12732887, var = 0.00937585533
+//   dmean_dmu   2.68 ulp of the terms, worst at mean = -2.41458493e+19, var = 2.45242651e+37
+//   dmean_dvar  3.17 ulp of the terms, worst at mean = 8.59805202, var = 0.0107145524
+//   dvar_dmu    6.86 ulp of the terms, worst at mean = 8.12928677, var = 0.0093758693
+//   dvar_dvar   6.35 ulp of the terms, worst at mean = -58859.9453, var = 37973312
+//   against exact values at 16949 points over all of float32; details in practical.json
 
 #include <float.h>
 #include <stdint.h>
@@ -302,11 +302,11 @@ static inline void logistic_transform_practical_backward_element(float mean, flo
     const float t81 = -t80;
     const float t82 = __builtin_fmaf(t47, t75, t81);
     const float t83 = __builtin_fmaf(t47, t79, t82);
-    const float t84 = t80 + t83;
-    const float t85 = t75 + t79;
-    const float t86 = t27 ? t85 : t84;
+    const float t84 = t27 ? t79 : t83;
+    const float t85 = t27 ? t75 : t80;
+    const float t86 = t85 + t84;
     const float t87 = t27 ? 1.0f : t52;
-    const float t88 = t86 * t87;
+    const float t88 = t87 * t86;
     const float t89 = t27 ? 1.0f : t58;
     const float t90 = t89 * t88;
     const float t91 = t27 ? 1.0f : t64;
@@ -332,105 +332,100 @@ static inline void logistic_transform_practical_backward_element(float mean, flo
     const float t111 = t101 * t110;
     const float t112 = t103 * t111;
     const float t113 = __builtin_fmaf(t112, t95, t107);
-    const float t114 = t15 * t86;
-    const float t115 = -t114;
-    const float t116 = __builtin_fmaf(t15, t86, t115);
-    const float t117 = __builtin_fmaf(t21, t86, t116);
-    const float t118 = t114 + t117;
-    const float t119 = t96 + t108;
-    const float t120 = t119 * t118;
-    const float t121 = t87 * t97;
-    const float t122 = t121 * t120;
-    const float t123 = t89 * t99;
+    const float t114 = t105 + t113;
+    const float t115 = t96 + t108;
+    const float t116 = t15 * t85;
+    const float t117 = -t116;
+    const float t118 = __builtin_fmaf(t15, t85, t117);
+    const float t119 = __builtin_fmaf(t21, t85, t118);
+    const float t120 = __builtin_fmaf(t15, t84, t119);
+    const float t121 = t116 + t120;
+    const float t122 = t115 * t121;
+    const float t123 = t87 * t97;
     const float t124 = t123 * t122;
-    const float t125 = t91 * t101;
+    const float t125 = t89 * t99;
     const float t126 = t125 * t124;
-    const float t127 = t93 * t103;
+    const float t127 = t91 * t101;
     const float t128 = t127 * t126;
-    const float t129 = t128 * t105;
-    const float t130 = -t129;
-    const float t131 = __builtin_fmaf(t128, t105, t130);
-    const float t132 = __builtin_fmaf(t128, t113, t131);
-    const float t133 = -t94;
-    const float t134 = t102 + t111;
-    const float t135 = __builtin_fmaf(t103, t134, t133);
-    const float t136 = t135 * t129;
-    const float t137 = -t136;
-    const float t138 = __builtin_fmaf(t135, t129, t137);
-    const float t139 = __builtin_fmaf(t135, t132, t138);
-    const float t140 = t136 + t139;
-    const float t141 = __builtin_fmaf(var, 0.25f, 1.0f);
-    const float t142 = 1.0f / t141;
-    const float t143 = -t142;
-    const float t144 = __builtin_fmaf(t141, t143, 1.0f);
-    const float t145 = t142 * t144;
-    const float t146 = var * t142;
-    const float t147 = -t146;
-    const float t148 = __builtin_fmaf(var, t142, t147);
-    const float t149 = __builtin_fmaf(var, t145, t148);
-    const float t150 = t146 + t149;
-    const float t151 = t150 * t140;
-    const _Bool t152 = 0.0f <= var;
-    const float t153 = t152 ? 1.0f : var;
-    const float t154 = __builtin_sqrtf(t153);
-    const float t155 = t152 ? t151 : t154;
-    const float t156 = t152 ? t128 : t154;
-    const float t157 = t156 * grad_mean;
-    const float t158 = __builtin_fmaf(t155, grad_var, t157);
+    const float t129 = t93 * t103;
+    const float t130 = t129 * t128;
+    const float t131 = t130 * t114;
+    const float t132 = -t94;
+    const float t133 = t102 + t111;
+    const float t134 = __builtin_fmaf(t103, t133, t132);
+    const float t135 = t134 * t131;
+    const float t136 = __builtin_fmaf(var, 0.25f, 1.0f);
+    const float t137 = 1.0f / t136;
+    const float t138 = -t137;
+    const float t139 = __builtin_fmaf(t136, t138, 1.0f);
+    const float t140 = t137 * t139;
+    const float t141 = var * t137;
+    const float t142 = -t141;
+    const float t143 = __builtin_fmaf(var, t137, t142);
+    const float t144 = __builtin_fmaf(var, t140, t143);
+    const float t145 = t141 + t144;
+    const float t146 = t135 * t145;
+    const _Bool t147 = 0.0f <= var;
+    const float t148 = t147 ? 1.0f : var;
+    const float t149 = __builtin_sqrtf(t148);
+    const float t150 = t147 ? t146 : t149;
+    const float t151 = t147 ? t130 : t149;
+    const float t152 = t151 * grad_mean;
+    const float t153 = __builtin_fmaf(t150, grad_var, t152);
+    const float t154 = t94 * t94;
+    const float t155 = -t154;
+    const float t156 = __builtin_fmaf(t94, t94, t155);
+    const float t157 = t104 * t154;
+    const float t158 = -t157;
+    const float t159 = __builtin_fmaf(t104, t154, t158);
+    const float t160 = __builtin_fmaf(t112, t154, t159);
+    const float t161 = __builtin_fmaf(t104, t156, t160);
+    const float t162 = t157 + t161;
+    const float t163 = t104 + t112;
+    const float t164 = t163 * t162;
+    const float t165 = t137 + t140;
+    const float t166 = t164 * t165;
+    const float t167 = t137 * t166;
+    const float t168 = -t167;
+    const float t169 = __builtin_fmaf(t137, t166, t168);
+    const float t170 = __builtin_fmaf(t140, t166, t169);
+    const float t171 = t167 + t170;
+    const float t172 = t22 + t25;
     const float c11 = -0x1.374238p-3f;  // -0.151981771
-    const float t159 = t22 * c11;
-    const float t160 = t15 * t159;
-    const float t161 = t15 * t160;
-    const float t162 = t86 * t161;
-    const float t163 = -t162;
-    const float t164 = __builtin_fmaf(t86, t161, t163);
-    const float t165 = -t159;
-    const float t166 = __builtin_fmaf(t22, c11, t165);
-    const float t167 = __builtin_fmaf(t25, c11, t166);
-    const float c12 = -0x1.3342aap-28f;  // -4.47122739e-09
-    const float t168 = __builtin_fmaf(t22, c12, t167);
-    const float t169 = -t160;
-    const float t170 = __builtin_fmaf(t15, t159, t169);
-    const float t171 = __builtin_fmaf(t21, t159, t170);
-    const float t172 = __builtin_fmaf(t15, t168, t171);
-    const float t173 = -t161;
-    const float t174 = __builtin_fmaf(t15, t160, t173);
-    const float t175 = __builtin_fmaf(t21, t160, t174);
-    const float t176 = __builtin_fmaf(t15, t172, t175);
-    const float t177 = __builtin_fmaf(t86, t176, t164);
-    const float t178 = t162 + t177;
-    const float t179 = t119 * t178;
-    const float t180 = t121 * t179;
-    const float t181 = t123 * t180;
-    const float t182 = t125 * t181;
-    const float t183 = t127 * t182;
-    const float t184 = t183 * t105;
-    const float t185 = -t184;
-    const float t186 = __builtin_fmaf(t183, t105, t185);
-    const float t187 = __builtin_fmaf(t183, t113, t186);
-    const float t188 = t135 * t184;
-    const float t189 = -t188;
-    const float t190 = __builtin_fmaf(t135, t184, t189);
-    const float t191 = __builtin_fmaf(t135, t187, t190);
-    const float t192 = t188 + t191;
-    const float t193 = t94 * t94;
-    const float t194 = t104 * t193;
-    const float t195 = -t194;
-    const float t196 = __builtin_fmaf(t104, t193, t195);
-    const float t197 = __builtin_fmaf(t112, t193, t196);
-    const float t198 = t194 + t197;
-    const float t199 = t104 + t112;
-    const float t200 = t199 * t198;
-    const float t201 = t142 + t145;
-    const float t202 = t200 * t201;
-    const float t203 = t201 * t202;
-    const float t204 = __builtin_fmaf(t150, t192, t203);
-    const float t205 = t152 ? t204 : t154;
-    const float t206 = t152 ? t183 : t154;
-    const float t207 = t206 * grad_mean;
-    const float t208 = __builtin_fmaf(t205, grad_var, t207);
-    *out_grad_mean = t158;
-    *out_grad_var = t208;
+    const float t173 = c11 * t172;
+    const float t174 = t15 * t173;
+    const float t175 = t15 * t174;
+    const float t176 = t85 * t175;
+    const float t177 = t96 * t176;
+    const float t178 = -t177;
+    const float t179 = __builtin_fmaf(t96, t176, t178);
+    const float t180 = __builtin_fmaf(t108, t176, t179);
+    const float t181 = -t176;
+    const float t182 = __builtin_fmaf(t85, t175, t181);
+    const float t183 = __builtin_fmaf(t84, t175, t182);
+    const float t184 = -t174;
+    const float t185 = __builtin_fmaf(t15, t173, t184);
+    const float t186 = __builtin_fmaf(t21, t173, t185);
+    const float t187 = -t175;
+    const float t188 = __builtin_fmaf(t15, t174, t187);
+    const float t189 = __builtin_fmaf(t21, t174, t188);
+    const float t190 = __builtin_fmaf(t15, t186, t189);
+    const float t191 = __builtin_fmaf(t85, t190, t183);
+    const float t192 = __builtin_fmaf(t96, t191, t180);
+    const float t193 = t177 + t192;
+    const float t194 = t123 * t193;
+    const float t195 = t125 * t194;
+    const float t196 = t127 * t195;
+    const float t197 = t129 * t196;
+    const float t198 = t197 * t114;
+    const float t199 = t134 * t198;
+    const float t200 = __builtin_fmaf(t145, t199, t171);
+    const float t201 = t147 ? t200 : t149;
+    const float t202 = t147 ? t197 : t149;
+    const float t203 = t202 * grad_mean;
+    const float t204 = __builtin_fmaf(t201, grad_var, t203);
+    *out_grad_mean = t153;
+    *out_grad_var = t204;
 }
 
 void logistic_transform_practical_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 209
+# operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 205
 #
 # Certificate:
-#   mean        1.49 ulp of the terms, worst at mean = -2.08037169e+17, var = 2.05809775e+33
-#   var         5.37 ulp of the terms, worst at mean = 66.1798019, var = 46.818203
-#   dmean_dmu   3.27 ulp of the terms, worst at mean = -15219261, var = 3.9835958e+12
-#   dmean_dvar  3.25 ulp of the terms, worst at mean = -15219399, var = 3.98357588e+12
-#   dvar_dmu    6.74 ulp of the terms, worst at mean = 11.5392323, var = 0.538654447
-#   dvar_dvar   7.38 ulp of the terms, worst at mean = 10.7867489, var = 0.00453299657
-#   against exact values at 16839 points over all of float32; details in practical.json
+#   mean        1.48 ulp of the terms, worst at mean = -2.08040502e+17, var = 2.0581027e+33
+#   var         5.44 ulp of the terms, worst at mean = 8.12732887, var = 0.00937585533
+#   dmean_dmu   2.68 ulp of the terms, worst at mean = -2.41458493e+19, var = 2.45242651e+37
+#   dmean_dvar  3.17 ulp of the terms, worst at mean = 8.59805202, var = 0.0107145524
+#   dvar_dmu    6.86 ulp of the terms, worst at mean = 8.12928677, var = 0.0093758693
+#   dvar_dvar   6.35 ulp of the terms, worst at mean = -58859.9453, var = 37973312
+#   against exact values at 16949 points over all of float32; details in practical.json
 
 import triton
 import triton.language as tl
@@ -284,11 +284,11 @@ def logistic_transform_practical_backward(mean, var, grad_mean, grad_var):
     t81 = t80 * -1.0
     t82 = tl.fma(t47, t75, t81)
     t83 = tl.fma(t47, t79, t82)
-    t84 = t80 + t83
-    t85 = t75 + t79
-    t86 = tl.where(t27, t85, t84)
+    t84 = tl.where(t27, t79, t83)
+    t85 = tl.where(t27, t75, t80)
+    t86 = t85 + t84
     t87 = tl.where(t27, 1.0, t52)
-    t88 = t86 * t87
+    t88 = t87 * t86
     t89 = tl.where(t27, 1.0, t58)
     t90 = t89 * t88
     t91 = tl.where(t27, 1.0, t64)
@@ -314,104 +314,99 @@ def logistic_transform_practical_backward(mean, var, grad_mean, grad_var):
     t111 = t101 * t110
     t112 = t103 * t111
     t113 = tl.fma(t112, t95, t107)
-    t114 = t15 * t86
-    t115 = t114 * -1.0
-    t116 = tl.fma(t15, t86, t115)
-    t117 = tl.fma(t21, t86, t116)
-    t118 = t114 + t117
-    t119 = t96 + t108
-    t120 = t119 * t118
-    t121 = t87 * t97
-    t122 = t121 * t120
-    t123 = t89 * t99
+    t114 = t105 + t113
+    t115 = t96 + t108
+    t116 = t15 * t85
+    t117 = t116 * -1.0
+    t118 = tl.fma(t15, t85, t117)
+    t119 = tl.fma(t21, t85, t118)
+    t120 = tl.fma(t15, t84, t119)
+    t121 = t116 + t120
+    t122 = t115 * t121
+    t123 = t87 * t97
     t124 = t123 * t122
-    t125 = t91 * t101
+    t125 = t89 * t99
     t126 = t125 * t124
-    t127 = t93 * t103
+    t127 = t91 * t101
     t128 = t127 * t126
-    t129 = t128 * t105
-    t130 = t129 * -1.0
-    t131 = tl.fma(t128, t105, t130)
-    t132 = tl.fma(t128, t113, t131)
-    t133 = t94 * -1.0
-    t134 = t102 + t111
-    t135 = tl.fma(t103, t134, t133)
-    t136 = t135 * t129
-    t137 = t136 * -1.0
-    t138 = tl.fma(t135, t129, t137)
-    t139 = tl.fma(t135, t132, t138)
-    t140 = t136 + t139
-    t141 = tl.fma(var, 0.25, 1.0)
-    t142 = tl.div_rn(1.0, t141)
-    t143 = t142 * -1.0
-    t144 = tl.fma(t141, t143, 1.0)
-    t145 = t142 * t144
-    t146 = var * t142
-    t147 = t146 * -1.0
-    t148 = tl.fma(var, t142, t147)
-    t149 = tl.fma(var, t145, t148)
-    t150 = t146 + t149
-    t151 = t150 * t140
-    t152 = 0.0 <= var
-    t153 = tl.where(t152, 1.0, var)
-    t154 = tl.sqrt_rn(t153)
-    t155 = tl.where(t152, t151, t154)
-    t156 = tl.where(t152, t128, t154)
-    t157 = t156 * grad_mean
-    t158 = tl.fma(t155, grad_var, t157)
+    t129 = t93 * t103
+    t130 = t129 * t128
+    t131 = t130 * t114
+    t132 = t94 * -1.0
+    t133 = t102 + t111
+    t134 = tl.fma(t103, t133, t132)
+    t135 = t134 * t131
+    t136 = tl.fma(var, 0.25, 1.0)
+    t137 = tl.div_rn(1.0, t136)
+    t138 = t137 * -1.0
+    t139 = tl.fma(t136, t138, 1.0)
+    t140 = t137 * t139
+    t141 = var * t137
+    t142 = t141 * -1.0
+    t143 = tl.fma(var, t137, t142)
+    t144 = tl.fma(var, t140, t143)
+    t145 = t141 + t144
+    t146 = t135 * t145
+    t147 = 0.0 <= var
+    t148 = tl.where(t147, 1.0, var)
+    t149 = tl.sqrt_rn(t148)
+    t150 = tl.where(t147, t146, t149)
+    t151 = tl.where(t147, t130, t149)
+    t152 = t151 * grad_mean
+    t153 = tl.fma(t150, grad_var, t152)
+    t154 = t94 * t94
+    t155 = t154 * -1.0
+    t156 = tl.fma(t94, t94, t155)
+    t157 = t104 * t154
+    t158 = t157 * -1.0
+    t159 = tl.fma(t104, t154, t158)
+    t160 = tl.fma(t112, t154, t159)
+    t161 = tl.fma(t104, t156, t160)
+    t162 = t157 + t161
+    t163 = t104 + t112
+    t164 = t163 * t162
+    t165 = t137 + t140
+    t166 = t164 * t165
+    t167 = t137 * t166
+    t168 = t167 * -1.0
+    t169 = tl.fma(t137, t166, t168)
+    t170 = tl.fma(t140, t166, t169)
+    t171 = t167 + t170
+    t172 = t22 + t25
     c11 = tl.full((), -0.15198177099227905, tl.float32)
-    t159 = t22 * c11
-    t160 = t15 * t159
-    t161 = t15 * t160
-    t162 = t86 * t161
-    t163 = t162 * -1.0
-    t164 = tl.fma(t86, t161, t163)
-    t165 = t159 * -1.0
-    t166 = tl.fma(t22, c11, t165)
-    t167 = tl.fma(t25, c11, t166)
-    c12 = tl.full((), -4.471227388336274e-09, tl.float32)
-    t168 = tl.fma(t22, c12, t167)
-    t169 = t160 * -1.0
-    t170 = tl.fma(t15, t159, t169)
-    t171 = tl.fma(t21, t159, t170)
-    t172 = tl.fma(t15, t168, t171)
-    t173 = t161 * -1.0
-    t174 = tl.fma(t15, t160, t173)
-    t175 = tl.fma(t21, t160, t174)
-    t176 = tl.fma(t15, t172, t175)
-    t177 = tl.fma(t86, t176, t164)
-    t178 = t162 + t177
-    t179 = t119 * t178
-    t180 = t121 * t179
-    t181 = t123 * t180
-    t182 = t125 * t181
-    t183 = t127 * t182
-    t184 = t183 * t105
-    t185 = t184 * -1.0
-    t186 = tl.fma(t183, t105, t185)
-    t187 = tl.fma(t183, t113, t186)
-    t188 = t135 * t184
-    t189 = t188 * -1.0
-    t190 = tl.fma(t135, t184, t189)
-    t191 = tl.fma(t135, t187, t190)
-    t192 = t188 + t191
-    t193 = t94 * t94
-    t194 = t104 * t193
-    t195 = t194 * -1.0
-    t196 = tl.fma(t104, t193, t195)
-    t197 = tl.fma(t112, t193, t196)
-    t198 = t194 + t197
-    t199 = t104 + t112
-    t200 = t199 * t198
-    t201 = t142 + t145
-    t202 = t200 * t201
-    t203 = t201 * t202
-    t204 = tl.fma(t150, t192, t203)
-    t205 = tl.where(t152, t204, t154)
-    t206 = tl.where(t152, t183, t154)
-    t207 = t206 * grad_mean
-    t208 = tl.fma(t205, grad_var, t207)
-    return (t158, t208)
+    t173 = c11 * t172
+    t174 = t15 * t173
+    t175 = t15 * t174
+    t176 = t85 * t175
+    t177 = t96 * t176
+    t178 = t177 * -1.0
+    t179 = tl.fma(t96, t176, t178)
+    t180 = tl.fma(t108, t176, t179)
+    t181 = t176 * -1.0
+    t182 = tl.fma(t85, t175, t181)
+    t183 = tl.fma(t84, t175, t182)
+    t184 = t174 * -1.0
+    t185 = tl.fma(t15, t173, t184)
+    t186 = tl.fma(t21, t173, t185)
+    t187 = t175 * -1.0
+    t188 = tl.fma(t15, t174, t187)
+    t189 = tl.fma(t21, t174, t188)
+    t190 = tl.fma(t15, t186, t189)
+    t191 = tl.fma(t85, t190, t183)
+    t192 = tl.fma(t96, t191, t180)
+    t193 = t177 + t192
+    t194 = t123 * t193
+    t195 = t125 * t194
+    t196 = t127 * t195
+    t197 = t129 * t196
+    t198 = t197 * t114
+    t199 = t134 * t198
+    t200 = tl.fma(t145, t199, t171)
+    t201 = tl.where(t147, t200, t149)
+    t202 = tl.where(t147, t197, t149)
+    t203 = t202 * grad_mean
+    t204 = tl.fma(t201, grad_var, t203)
+    return (t153, t204)
 
 
 @triton.jit

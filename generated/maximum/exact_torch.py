@@ -6,30 +6,28 @@
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_exact_forward 228, maximum_exact_backward 238
+# operations   maximum_exact_forward 211, maximum_exact_backward 226
 #
 # Certificate:
-#   mean        4.87 ulp of the terms, worst at mean1 = -7.62405389e+15, var1 = 2.63044608e+31, mean2 = 0, var2 =
-#       5.9777992e+31
-#   var         6.02 ulp of the terms, worst at mean1 = -8.51653414e-10, var1 = 2.39444489e-18, mean2 =
-#       -8.52125204e-10, var2 = 1.1760267e-38
-#   dmean_dmu1  5.49 ulp of the terms, worst at mean1 = -2.18261279e-16, var1 = 1.17589877e-38, mean2 =
-#       -2.07050706e-16, var2 = 1.28182992e-31
-#   dmean_dvar1 2.82 ulp of the terms, worst at mean1 = 5.56429496e-16, var1 = 2.4885333e-33, mean2 = -1.88611116e-16,
-#        var2 = 3.67033318e-37
-#   dmean_dmu2  5.45 ulp of the terms, worst at mean1 = -7.3820858e+11, var1 = 1.54427804e+15, mean2 = -7.3821782e+11,
-#        var2 = 8.71301186e+17
-#   dmean_dvar2 2.82 ulp of the terms, worst at mean1 = 5.56429496e-16, var1 = 2.4885333e-33, mean2 = -1.88611116e-16,
-#        var2 = 3.67033318e-37
-#   dvar_dmu1   6.72 ulp of the terms, worst at mean1 = -1.95233948e-17, var1 = 3.04963695e-31, mean2 =
-#       -2.79516271e-19, var2 = 0
-#   dvar_dvar1  6.37 ulp of the terms, worst at mean1 = 3.99230157e-05, var1 = 2.63800537e-10, mean2 = 3.95995667e-05,
-#        var2 = 5.92798779e-18
-#   dvar_dmu2   6.72 ulp of the terms, worst at mean1 = -1.95233948e-17, var1 = 3.04963695e-31, mean2 =
-#       -2.79516271e-19, var2 = 0
-#   dvar_dvar2  7.09 ulp of the terms, worst at mean1 = -2.18261279e-16, var1 = 1.17589877e-38, mean2 =
-#       -2.07050706e-16, var2 = 1.28182992e-31
-#   against exact values at 17489 points over all of float32; details in exact.json
+#   mean        5.75 ulp of the terms, worst at mean1 = -1.28477852e-16, var1 = 7.27384664e-33, mean2 = 0, var2 =
+#       1.23467652e-32
+#   var         7.66 ulp of the terms, worst at mean1 = -6.46517929e-15, var1 = 4.41042174e-34, mean2 =
+#       -6.4608247e-15, var2 = 2.94895071e-28
+#   dmean_dmu1  4.81 ulp of the terms, worst at mean1 = 0, var1 = 2.04946708e-35, mean2 = 3.02825678e-19, var2 =
+#       7.1002319e-38
+#   dmean_dvar1 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
+#       1.07760398e-10, var2 = 4.51900863e-23
+#   dmean_dmu2  5.09 ulp of the terms, worst at mean1 = -1017.27179, var1 = 1.17549435e-38, mean2 = -1017.4054, var2 =
+#        6.54059601
+#   dmean_dvar2 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
+#       1.07760398e-10, var2 = 4.51900863e-23
+#   dvar_dmu1   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
+#   dvar_dvar1  7.49 ulp of the terms, worst at mean1 = 0.00678453967, var1 = 750018.562, mean2 = -0.655565441, var2 =
+#        846335.562
+#   dvar_dmu2   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
+#   dvar_dvar2  6.8 ulp of the terms, worst at mean1 = 0, var1 = 2.78794236e-18, mean2 = 5.72458053e-11, var2 =
+#       8.69053839e-19
+#   against exact values at 17525 points over all of float32; details in exact.json
 """maximum, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

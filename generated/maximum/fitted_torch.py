@@ -6,30 +6,28 @@
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_fitted_forward 195, maximum_fitted_backward 219
+# operations   maximum_fitted_forward 193, maximum_fitted_backward 213
 #
 # Certificate:
-#   mean        7.1 ulp of the terms, worst at mean1 = -43948244, var1 = 6.97018767e+14, mean2 = 0, var2 =
-#       6.22101451e+14
-#   var         3.28 ulp of the terms, worst at mean1 = -1.29939341e+12, var1 = 1.95791926e+24, mean2 = 0, var2 =
-#       0.000763786607
-#   dmean_dmu1  6.29 ulp of the terms, worst at mean1 = -4.53221987e-14, var1 = 4.05608952e-22, mean2 = 0, var2 =
-#       4.38611474e-30
-#   dmean_dvar1 3.05 ulp of the terms, worst at mean1 = -8.96844959e-11, var1 = 6.51355295e-21, mean2 =
-#       2.60668209e-10, var2 = 1.27488646e-20
-#   dmean_dmu2  6.4 ulp of the terms, worst at mean1 = -7.3820858e+11, var1 = 1.54427737e+15, mean2 = -7.3821782e+11,
-#       var2 = 8.71300636e+17
-#   dmean_dvar2 3.05 ulp of the terms, worst at mean1 = -8.96844959e-11, var1 = 6.51355295e-21, mean2 =
-#       2.60668209e-10, var2 = 1.27488646e-20
-#   dvar_dmu1   7.23 ulp of the terms, worst at mean1 = -0.000137512776, var1 = 3.34599082e-09, mean2 =
-#       -7.25495993e-05, var2 = 1.73504098e-16
-#   dvar_dvar1  5.95 ulp of the terms, worst at mean1 = -2152.30835, var1 = 217553.109, mean2 = 0, var2 =
-#       5.41075236e-28
-#   dvar_dmu2   7.23 ulp of the terms, worst at mean1 = -0.000137512776, var1 = 3.34599082e-09, mean2 =
-#       -7.25495993e-05, var2 = 1.73504098e-16
-#   dvar_dvar2  6.44 ulp of the terms, worst at mean1 = 0.00515305763, var1 = 2.80513613e-25, mean2 = -0.00104604813,
-#       var2 = 2.32849584e-06
-#   against exact values at 17572 points over all of float32; details in fitted.json
+#   mean        7.75 ulp of the terms, worst at mean1 = -1.73717051e+13, var1 = 3.82094789e+26, mean2 =
+#       7.53061069e+09, var2 = 8.68190649e+24
+#   var         3.39 ulp of the terms, worst at mean1 = 2.01425599e+13, var1 = 1.55233999e+19, mean2 = 0, var2 =
+#       1.0851774e+26
+#   dmean_dmu1  6.34 ulp of the terms, worst at mean1 = -0.0267048012, var1 = 0.000136004339, mean2 = -0.0266931914,
+#       var2 = 1.17549477e-38
+#   dmean_dvar1 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
+#        var2 = 1.06559087e-35
+#   dmean_dmu2  6.55 ulp of the terms, worst at mean1 = 1.56421629e-11, var1 = 5.03645678e-21, mean2 = 1.45915016e-11,
+#        var2 = 3.71921002e-21
+#   dmean_dvar2 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
+#        var2 = 1.06559087e-35
+#   dvar_dmu1   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
+#   dvar_dvar1  6.39 ulp of the terms, worst at mean1 = -0.00199609646, var1 = 1.68348379e-07, mean2 = 0, var2 =
+#       1.17574294e-38
+#   dvar_dmu2   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
+#   dvar_dvar2  6.32 ulp of the terms, worst at mean1 = -2.22813454e+11, var1 = 6.22765728e-14, mean2 =
+#       -3.33705118e+11, var2 = 5.19009986e+20
+#   against exact values at 17565 points over all of float32; details in fitted.json
 """maximum, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

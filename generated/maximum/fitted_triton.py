@@ -6,30 +6,28 @@
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_fitted_forward 195, maximum_fitted_backward 219
+# operations   maximum_fitted_forward 193, maximum_fitted_backward 213
 #
 # Certificate:
-#   mean        7.1 ulp of the terms, worst at mean1 = -43948244, var1 = 6.97018767e+14, mean2 = 0, var2 =
-#       6.22101451e+14
-#   var         3.28 ulp of the terms, worst at mean1 = -1.29939341e+12, var1 = 1.95791926e+24, mean2 = 0, var2 =
-#       0.000763786607
-#   dmean_dmu1  6.29 ulp of the terms, worst at mean1 = -4.53221987e-14, var1 = 4.05608952e-22, mean2 = 0, var2 =
-#       4.38611474e-30
-#   dmean_dvar1 3.05 ulp of the terms, worst at mean1 = -8.96844959e-11, var1 = 6.51355295e-21, mean2 =
-#       2.60668209e-10, var2 = 1.27488646e-20
-#   dmean_dmu2  6.4 ulp of the terms, worst at mean1 = -7.3820858e+11, var1 = 1.54427737e+15, mean2 = -7.3821782e+11,
-#       var2 = 8.71300636e+17
-#   dmean_dvar2 3.05 ulp of the terms, worst at mean1 = -8.96844959e-11, var1 = 6.51355295e-21, mean2 =
-#       2.60668209e-10, var2 = 1.27488646e-20
-#   dvar_dmu1   7.23 ulp of the terms, worst at mean1 = -0.000137512776, var1 = 3.34599082e-09, mean2 =
-#       -7.25495993e-05, var2 = 1.73504098e-16
-#   dvar_dvar1  5.95 ulp of the terms, worst at mean1 = -2152.30835, var1 = 217553.109, mean2 = 0, var2 =
-#       5.41075236e-28
-#   dvar_dmu2   7.23 ulp of the terms, worst at mean1 = -0.000137512776, var1 = 3.34599082e-09, mean2 =
-#       -7.25495993e-05, var2 = 1.73504098e-16
-#   dvar_dvar2  6.44 ulp of the terms, worst at mean1 = 0.00515305763, var1 = 2.80513613e-25, mean2 = -0.00104604813,
-#       var2 = 2.32849584e-06
-#   against exact values at 17572 points over all of float32; details in fitted.json
+#   mean        7.75 ulp of the terms, worst at mean1 = -1.73717051e+13, var1 = 3.82094789e+26, mean2 =
+#       7.53061069e+09, var2 = 8.68190649e+24
+#   var         3.39 ulp of the terms, worst at mean1 = 2.01425599e+13, var1 = 1.55233999e+19, mean2 = 0, var2 =
+#       1.0851774e+26
+#   dmean_dmu1  6.34 ulp of the terms, worst at mean1 = -0.0267048012, var1 = 0.000136004339, mean2 = -0.0266931914,
+#       var2 = 1.17549477e-38
+#   dmean_dvar1 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
+#        var2 = 1.06559087e-35
+#   dmean_dmu2  6.55 ulp of the terms, worst at mean1 = 1.56421629e-11, var1 = 5.03645678e-21, mean2 = 1.45915016e-11,
+#        var2 = 3.71921002e-21
+#   dmean_dvar2 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
+#        var2 = 1.06559087e-35
+#   dvar_dmu1   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
+#   dvar_dvar1  6.39 ulp of the terms, worst at mean1 = -0.00199609646, var1 = 1.68348379e-07, mean2 = 0, var2 =
+#       1.17574294e-38
+#   dvar_dmu2   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
+#   dvar_dvar2  6.32 ulp of the terms, worst at mean1 = -2.22813454e+11, var1 = 6.22765728e-14, mean2 =
+#       -3.33705118e+11, var2 = 5.19009986e+20
+#   against exact values at 17565 points over all of float32; details in fitted.json
 
 import triton
 import triton.language as tl
@@ -185,94 +183,92 @@ def maximum_fitted_forward(mean1, var1, mean2, var2):
     t109 = tl.where(t11, 0.0, t108)
     t110 = t109 * t104
     t111 = t30.to(tl.int32, bitcast=True)
-    t112 = t111 - 0x4b400000
-    t113 = t112 >> 2
-    t114 = t113 + 127
-    t115 = t114 << 23
-    t116 = t115.to(tl.float32, bitcast=True)
-    t117 = t116 * t110
-    t118 = t112 + 1
-    t119 = t118 >> 2
-    t120 = 127 + t119
-    t121 = t120 << 23
-    t122 = t121.to(tl.float32, bitcast=True)
-    t123 = t122 * t117
-    t124 = t112 + 2
-    t125 = t124 >> 2
-    t126 = 127 + t125
-    t127 = t126 << 23
-    t128 = t127.to(tl.float32, bitcast=True)
-    t129 = t128 * t123
-    t130 = t112 + 3
-    t131 = t130 >> 2
-    t132 = 127 + t131
-    t133 = t132 << 23
-    t134 = t133.to(tl.float32, bitcast=True)
-    t135 = t134 * t129
-    t136 = mean1 < mean2
-    t137 = tl.where(t136, mean2, mean1)
-    t138 = t137 + t135
+    t112 = t111 >> 2
+    t113 = t112 + 127
+    t114 = t113 << 23
+    t115 = t114.to(tl.float32, bitcast=True)
+    t116 = t115 * t110
+    t117 = t111 + 1
+    t118 = t117 >> 2
+    t119 = 127 + t118
+    t120 = t119 << 23
+    t121 = t120.to(tl.float32, bitcast=True)
+    t122 = t121 * t116
+    t123 = t111 + 2
+    t124 = t123 >> 2
+    t125 = 127 + t124
+    t126 = t125 << 23
+    t127 = t126.to(tl.float32, bitcast=True)
+    t128 = t127 * t122
+    t129 = t111 + 3
+    t130 = t129 >> 2
+    t131 = 127 + t130
+    t132 = t131 << 23
+    t133 = t132.to(tl.float32, bitcast=True)
+    t134 = t133 * t128
+    t135 = mean1 < mean2
+    t136 = tl.where(t135, mean2, mean1)
+    t137 = t136 + t134
     c29 = tl.full((), 128.87466430664062, tl.float32)
-    t139 = c29 < t25
+    t138 = c29 < t25
     c30 = tl.full((), -2.9698405796807492e-06, tl.float32)
-    t140 = tl.where(t139, c30, t65)
-    t141 = tl.where(t139, c29, t25)
+    t139 = tl.where(t138, c30, t65)
+    t140 = tl.where(t138, c29, t25)
     c31 = tl.full((), -2.7002980709075928, tl.float32)
-    t142 = t141 * c31
-    t143 = t142 * -1.0
-    t144 = tl.fma(t141, c31, t143)
-    t145 = tl.fma(t140, c31, t144)
+    t141 = t140 * c31
+    t142 = t141 * -1.0
+    t143 = tl.fma(t140, c31, t142)
+    t144 = tl.fma(t139, c31, t143)
     c32 = tl.full((), -4.6818331433939875e-09, tl.float32)
-    t146 = tl.fma(t141, c32, t145)
-    t147 = tl.fma(c5, t142, c6)
-    t148 = t147 - c6
-    t149 = tl.fma(c8, t148, t146)
-    t150 = tl.fma(c7, t148, t142)
-    t151 = t150 + t149
-    t152 = tl.fma(c9, t151, c10)
-    t153 = tl.fma(t151, t152, c11)
-    t154 = tl.fma(t151, t153, c12)
-    t155 = tl.fma(t151, t154, c13)
-    t156 = t151 * t151
-    t157 = tl.fma(t155, t156, t151)
-    t158 = 1.0 + t157
-    t159 = t147.to(tl.int32, bitcast=True)
-    t160 = t159 - 0x4b400000
-    t161 = t160 >> 2
-    t162 = 127 + t161
-    t163 = t162 << 23
-    t164 = t163.to(tl.float32, bitcast=True)
-    t165 = t158 * t164
-    t166 = 1 + t160
-    t167 = t166 >> 2
-    t168 = 127 + t167
-    t169 = t168 << 23
-    t170 = t169.to(tl.float32, bitcast=True)
-    t171 = t170 * t165
-    t172 = 2 + t160
-    t173 = t172 >> 2
-    t174 = 127 + t173
-    t175 = t174 << 23
-    t176 = t175.to(tl.float32, bitcast=True)
-    t177 = t176 * t171
-    t178 = 3 + t160
-    t179 = t178 >> 2
-    t180 = 127 + t179
-    t181 = t180 << 23
-    t182 = t181.to(tl.float32, bitcast=True)
-    t183 = t182 * t177
-    t184 = 1.0 + t183
-    t185 = tl.div_rn(1.0, t184)
-    t186 = t158 * t185
-    t187 = tl.where(t136, var1, var2)
-    t188 = t187 * t186
-    t189 = t164 * t188
-    t190 = t170 * t189
-    t191 = t176 * t190
-    t192 = t182 * t191
-    t193 = tl.where(t136, var2, var1)
-    t194 = tl.fma(t193, t185, t192)
-    return (t138, t194)
+    t145 = tl.fma(t140, c32, t144)
+    t146 = tl.fma(c5, t141, c6)
+    t147 = t146 - c6
+    t148 = tl.fma(c8, t147, t145)
+    t149 = tl.fma(c7, t147, t141)
+    t150 = t149 + t148
+    t151 = tl.fma(c9, t150, c10)
+    t152 = tl.fma(t150, t151, c11)
+    t153 = tl.fma(t150, t152, c12)
+    t154 = tl.fma(t150, t153, c13)
+    t155 = t150 * t150
+    t156 = tl.fma(t154, t155, t150)
+    t157 = 1.0 + t156
+    t158 = t146.to(tl.int32, bitcast=True)
+    t159 = t158 >> 2
+    t160 = 127 + t159
+    t161 = t160 << 23
+    t162 = t161.to(tl.float32, bitcast=True)
+    t163 = t157 * t162
+    t164 = 1 + t158
+    t165 = t164 >> 2
+    t166 = 127 + t165
+    t167 = t166 << 23
+    t168 = t167.to(tl.float32, bitcast=True)
+    t169 = t168 * t163
+    t170 = 2 + t158
+    t171 = t170 >> 2
+    t172 = 127 + t171
+    t173 = t172 << 23
+    t174 = t173.to(tl.float32, bitcast=True)
+    t175 = t174 * t169
+    t176 = 3 + t158
+    t177 = t176 >> 2
+    t178 = 127 + t177
+    t179 = t178 << 23
+    t180 = t179.to(tl.float32, bitcast=True)
+    t181 = t180 * t175
+    t182 = 1.0 + t181
+    t183 = tl.div_rn(1.0, t182)
+    t184 = t157 * t183
+    t185 = tl.where(t135, var1, var2)
+    t186 = t185 * t184
+    t187 = t162 * t186
+    t188 = t168 * t187
+    t189 = t174 * t188
+    t190 = t180 * t189
+    t191 = tl.where(t135, var2, var1)
+    t192 = tl.fma(t191, t183, t190)
+    return (t137, t192)
 
 
 @triton.jit
@@ -387,163 +383,157 @@ def maximum_fitted_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t75 = tl.fma(t73, t74, t69)
     t76 = 1.0 + t75
     t77 = t65.to(tl.int32, bitcast=True)
-    t78 = t77 - 0x4b400000
-    t79 = t78 >> 1
-    t80 = 127 + t79
-    t81 = t80 << 23
-    t82 = t81.to(tl.float32, bitcast=True)
-    t83 = t76 * t82
-    t84 = 1 + t78
-    t85 = t84 >> 1
-    t86 = 127 + t85
-    t87 = t86 << 23
-    t88 = t87.to(tl.float32, bitcast=True)
-    t89 = t88 * t83
-    t90 = 1.0 + t89
-    t91 = tl.div_rn(1.0, t90)
-    t92 = t76 * t91
-    t93 = t91 * t92
+    t78 = t77 >> 1
+    t79 = 127 + t78
+    t80 = t79 << 23
+    t81 = t80.to(tl.float32, bitcast=True)
+    t82 = t76 * t81
+    t83 = 1 + t77
+    t84 = t83 >> 1
+    t85 = 127 + t84
+    t86 = t85 << 23
+    t87 = t86.to(tl.float32, bitcast=True)
+    t88 = t87 * t82
+    t89 = 1.0 + t88
+    t90 = tl.div_rn(1.0, t89)
+    t91 = t76 * t90
+    t92 = t90 * t91
     c18 = tl.full((), 2.7002980709075928, tl.float32)
-    t94 = t93 * c18
-    t95 = t28 + t34
-    t96 = mean1 < mean2
-    t97 = tl.where(t96, t9, t7)
-    t98 = t95 * t97
-    t99 = t95 * t98
-    t100 = tl.where(t96, t7, t9)
-    t101 = t95 * t100
-    t102 = t95 * t101
-    t103 = t99 - t102
-    t104 = t94 * t103
-    t105 = t17 + t30
-    t106 = tl.where(t3, 256.0, 1.0)
+    t93 = t92 * c18
+    t94 = t28 + t34
+    t95 = mean1 < mean2
+    t96 = tl.where(t95, t9, t7)
+    t97 = t94 * t96
+    t98 = t94 * t97
+    t99 = tl.where(t95, t7, t9)
+    t100 = t94 * t99
+    t101 = t94 * t100
+    t102 = t98 - t101
+    t103 = t93 * t102
+    t104 = t17 + t30
+    t105 = tl.where(t3, 256.0, 1.0)
     c19 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t107 = tl.where(t2, c19, t106)
-    t108 = t107 * t105
-    t109 = tl.where(t11, 0.0, t108)
-    t110 = t109 * t104
-    t111 = t82 * t110
-    t112 = t88 * t111
-    t113 = t112 * -1.0
-    t114 = tl.where(t96, t113, t112)
-    t115 = 18.6875 < t41
-    t116 = tl.where(t115, 18.6875, t41)  # t = min(|mean1 - mean2|/theta, reach)
-    t117 = t116 * t116
-    t118 = t117 * -0.5
-    t119 = tl.fma(t118, c9, c10)
-    t120 = t119 - c10
-    t121 = tl.fma(t120, c12, t118)
-    t122 = t117 * -1.0
-    t123 = tl.fma(t116, t116, t122)
-    t124 = tl.where(t115, 0.0, t56)
-    t125 = tl.fma(t116, t124, t123)
-    t126 = tl.fma(t116, t124, t125)
-    t127 = t126 * -0.5
-    t128 = tl.fma(t120, c11, t127)
-    t129 = t121 + t128
-    t130 = tl.fma(t129, c13, c14)
-    t131 = tl.fma(t129, t130, c15)
-    t132 = tl.fma(t129, t131, c16)
-    t133 = tl.fma(t129, t132, c17)
-    t134 = t129 * t129
-    t135 = tl.fma(t133, t134, t129)
-    t136 = 1.0 + t135  # exp(-t^2/2), mantissa
-    t137 = t116 * 0.25
-    t138 = 1.0 + t137
-    t139 = t138 - t137
-    t140 = t138 - t139
-    t141 = t137 - t140
-    t142 = 1.0 - t139
-    t143 = t141 + t142
-    t144 = t124 * 0.25
-    t145 = t144 + t143
-    t146 = tl.div_rn(1.0, t138)  # u = 1/(1 + t/4)
-    t147 = t146 * -1.0
-    t148 = tl.fma(t138, t147, 1.0)
-    t149 = tl.fma(t145, t147, t148)
-    t150 = t146 * t149
-    t151 = t146 + t150
-    t152 = t151 - 0.25
+    t106 = tl.where(t2, c19, t105)
+    t107 = t106 * t104
+    t108 = tl.where(t11, 0.0, t107)
+    t109 = t108 * t103
+    t110 = t81 * t109
+    t111 = t87 * t110
+    t112 = t111 * -1.0
+    t113 = tl.where(t95, t112, t111)
+    t114 = 18.6875 < t41
+    t115 = tl.where(t114, 18.6875, t41)  # t = min(|mean1 - mean2|/theta, reach)
+    t116 = t115 * t115
+    t117 = t116 * -0.5
+    t118 = tl.fma(t117, c9, c10)
+    t119 = t118 - c10
+    t120 = tl.fma(t119, c12, t117)
+    t121 = t116 * -1.0
+    t122 = tl.fma(t115, t115, t121)
+    t123 = tl.where(t114, 0.0, t56)
+    t124 = tl.fma(t115, t123, t122)
+    t125 = tl.fma(t115, t123, t124)
+    t126 = t125 * -0.5
+    t127 = tl.fma(t119, c11, t126)
+    t128 = t120 + t127
+    t129 = tl.fma(t128, c13, c14)
+    t130 = tl.fma(t128, t129, c15)
+    t131 = tl.fma(t128, t130, c16)
+    t132 = tl.fma(t128, t131, c17)
+    t133 = t128 * t128
+    t134 = tl.fma(t132, t133, t128)
+    t135 = 1.0 + t134  # exp(-t^2/2), mantissa
+    t136 = tl.fma(t115, 0.25, 1.0)
+    t137 = t136 - 1.0
+    t138 = t137 * -1.0
+    t139 = tl.fma(t115, 0.25, t138)
+    t140 = tl.fma(t123, 0.25, t139)
+    t141 = tl.div_rn(1.0, t136)  # u = 1/(1 + t/4)
+    t142 = t141 * -1.0
+    t143 = tl.fma(t136, t142, 1.0)
+    t144 = tl.fma(t140, t142, t143)
+    t145 = t141 * t144
+    t146 = t141 + t145
+    t147 = t146 - 0.25
     c20 = tl.full((), -0.06790252774953842, tl.float32)
     c21 = tl.full((), 0.2344544380903244, tl.float32)
-    t153 = tl.fma(t152, c20, c21)
+    t148 = tl.fma(t147, c20, c21)
     c22 = tl.full((), -0.22880421578884125, tl.float32)
-    t154 = tl.fma(t152, t153, c22)
+    t149 = tl.fma(t147, t148, c22)
     c23 = tl.full((), -0.0217814352363348, tl.float32)
-    t155 = tl.fma(t152, t154, c23)
+    t150 = tl.fma(t147, t149, c23)
     c24 = tl.full((), 0.0013202751288190484, tl.float32)
-    t156 = tl.fma(t152, t155, c24)
+    t151 = tl.fma(t147, t150, c24)
     c25 = tl.full((), 0.11696340143680573, tl.float32)
-    t157 = tl.fma(t152, t156, c25)
+    t152 = tl.fma(t147, t151, c25)
     c26 = tl.full((), 0.1716618686914444, tl.float32)
-    t158 = tl.fma(t152, t157, c26)
+    t153 = tl.fma(t147, t152, c26)
     c27 = tl.full((), 0.1595756709575653, tl.float32)
-    t159 = tl.fma(t152, t158, c27)
+    t154 = tl.fma(t147, t153, c27)
     c28 = tl.full((), 0.10685098171234131, tl.float32)
-    t160 = tl.fma(t152, t159, c28)
+    t155 = tl.fma(t147, t154, c28)
     c29 = tl.full((), 0.0508173368871212, tl.float32)
-    t161 = tl.fma(t152, t160, c29)
+    t156 = tl.fma(t147, t155, c29)
     c30 = tl.full((), 0.014190124347805977, tl.float32)
-    t162 = tl.fma(t152, t161, c30)
-    t163 = t151 * t162
-    t164 = t151 * t163
-    t165 = t151 * t164  # J_2/sqrt(2 pi)
-    t166 = t165 * 2.0
-    t167 = t116 + t124
-    t168 = t167 * -1.0
+    t157 = tl.fma(t147, t156, c30)
+    t158 = t146 * t157
+    t159 = t146 * t158
+    t160 = t146 * t159  # J_2/sqrt(2 pi)
+    t161 = t160 * 2.0
+    t162 = t115 + t123
+    t163 = t162 * -1.0
     c31 = tl.full((), 0.3989422917366028, tl.float32)
-    t169 = tl.fma(t166, t168, c31)
-    t170 = tl.fma(t167, t167, 1.0)
-    t171 = tl.div_rn(1.0, t170)
-    t172 = t171 * t169  # J_1/sqrt(2 pi)
-    t173 = tl.fma(t167, t172, t166)  # Mills ratio/sqrt(2 pi)
-    t174 = t136 * t173
-    t175 = t119.to(tl.int32, bitcast=True)
-    t176 = t175 - 0x4b400000
+    t164 = tl.fma(t161, t163, c31)
+    t165 = tl.fma(t162, t162, 1.0)
+    t166 = tl.div_rn(1.0, t165)
+    t167 = t166 * t164  # J_1/sqrt(2 pi)
+    t168 = tl.fma(t162, t167, t161)  # Mills ratio/sqrt(2 pi)
+    t169 = t135 * t168
+    t170 = t118.to(tl.int32, bitcast=True)
+    t171 = t170 >> 1
+    t172 = t171 + 127
+    t173 = t172 << 23
+    t174 = t173.to(tl.float32, bitcast=True)
+    t175 = t174 * t169
+    t176 = t170 + 1
     t177 = t176 >> 1
-    t178 = t177 + 127
+    t178 = 127 + t177
     t179 = t178 << 23
     t180 = t179.to(tl.float32, bitcast=True)
-    t181 = t180 * t174
-    t182 = t176 + 1
-    t183 = t182 >> 1
-    t184 = 127 + t183
-    t185 = t184 << 23
-    t186 = t185.to(tl.float32, bitcast=True)
-    t187 = t186 * t181
-    t188 = t180 * t186
-    t189 = t136 * t188
-    t190 = t173 * t189
-    t191 = 1.0 - t190
-    t192 = tl.where(t96, t187, t191)
-    t193 = t192 * grad_mean
-    t194 = tl.fma(t114, grad_var, t193)
-    t195 = t59 + t58
-    t196 = 0.5 * t195
-    t197 = t104 * t196
-    t198 = t92 - t197
-    t199 = t82 * t198
-    t200 = t88 * t199
-    t201 = t82 * t197
-    t202 = t88 * t201
-    t203 = t91 - t202
-    t204 = tl.where(t96, t200, t203)
+    t181 = t180 * t175
+    t182 = t174 * t180
+    t183 = t135 * t182
+    t184 = t168 * t183
+    t185 = 1.0 - t184
+    t186 = tl.where(t95, t181, t185)
+    t187 = t186 * grad_mean
+    t188 = tl.fma(t113, grad_var, t187)
+    t189 = t59 + t58
+    t190 = 0.5 * t189
+    t191 = t103 * t190
+    t192 = t91 - t191
+    t193 = t81 * t192
+    t194 = t87 * t193
+    t195 = t81 * t191
+    t196 = t87 * t195
+    t197 = t90 - t196
+    t198 = tl.where(t95, t194, t197)
     c32 = tl.full((), 0.1994711458683014, tl.float32)
-    t205 = t136 * c32
-    t206 = t180 * t205
-    t207 = t5 * t95
-    t208 = tl.where(t11, 0.0, t207)
-    t209 = t208 * t206
-    t210 = t186 * t209
-    t211 = t210 * grad_mean
-    t212 = tl.fma(t204, grad_var, t211)
-    t213 = tl.where(t96, t112, t113)
-    t214 = tl.where(t96, t191, t187)
-    t215 = t214 * grad_mean
-    t216 = tl.fma(t213, grad_var, t215)
-    t217 = tl.where(t96, t203, t200)
-    t218 = tl.fma(t217, grad_var, t211)
-    return (t194, t212, t216, t218)
+    t199 = t135 * c32
+    t200 = t174 * t199
+    t201 = t5 * t94
+    t202 = tl.where(t11, 0.0, t201)
+    t203 = t202 * t200
+    t204 = t180 * t203
+    t205 = t204 * grad_mean
+    t206 = tl.fma(t198, grad_var, t205)
+    t207 = tl.where(t95, t111, t112)
+    t208 = tl.where(t95, t185, t181)
+    t209 = t208 * grad_mean
+    t210 = tl.fma(t207, grad_var, t209)
+    t211 = tl.where(t95, t197, t194)
+    t212 = tl.fma(t211, grad_var, t205)
+    return (t188, t206, t210, t212)
 
 
 @triton.jit

@@ -5,34 +5,34 @@
 #
 # rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_correlated_exact_forward 259, maximum_correlated_exact_backward 296
+# operations   maximum_correlated_exact_forward 235, maximum_correlated_exact_backward 255
 #
 # Certificate:
-#   mean        4.66 ulp of the terms, worst at mean1 = -25305.2168, var1 = 2.63512865e+16, mean2 = -206409408, var2 =
-#        1.79586962e-07, cov = -68745.8516
-#   var         6.67 ulp of the terms, worst at mean1 = -9.07681333e-18, var1 = 1.17549393e-38, mean2 =
-#       -9.07157149e-18, var2 = 6.57381211e-35, cov = 3.79592024e-37
-#   dmean_dmu1  4.35 ulp of the terms, worst at mean1 = -166.505814, var1 = 4.16072862e-06, mean2 = -166.505692, var2
-#       = 7.65649929e-06, cov = 5.42728969e-07
-#   dmean_dvar1 3.18 ulp of the terms, worst at mean1 = 0, var1 = 1.95515468e-23, mean2 = -1.03137976e-11, var2 =
-#       1.25633357e-23, cov = 7.60152127e-24
-#   dmean_dmu2  4.35 ulp of the terms, worst at mean1 = -166.505692, var1 = 4.16072544e-06, mean2 = -166.505814, var2
-#       = 7.65650293e-06, cov = 5.4272914e-07
-#   dmean_dvar2 3.18 ulp of the terms, worst at mean1 = 0, var1 = 1.95515468e-23, mean2 = -1.03137976e-11, var2 =
-#       1.25633357e-23, cov = 7.60152127e-24
-#   dmean_dcov  3.18 ulp of the terms, worst at mean1 = 0, var1 = 1.95515468e-23, mean2 = -1.03137976e-11, var2 =
-#       1.25633357e-23, cov = 7.60152127e-24
-#   dvar_dmu1   7.1 ulp of the terms, worst at mean1 = 8.51383467e-16, var1 = 5.65285265e-30, mean2 = 1.29922e-15,
-#       var2 = 3.17069527e-22, cov = 2.42453903e-26
-#   dvar_dvar1  6.93 ulp of the terms, worst at mean1 = -1.29753298e+18, var1 = 5.61573846e+27, mean2 =
-#       -8.24634727e+14, var2 = 2.59395208e+34, cov = -4.5361938e+29
-#   dvar_dmu2   7.1 ulp of the terms, worst at mean1 = 8.51383467e-16, var1 = 5.65285265e-30, mean2 = 1.29922e-15,
-#       var2 = 3.17069527e-22, cov = 2.42453903e-26
-#   dvar_dvar2  6.28 ulp of the terms, worst at mean1 = 8.52587945e+16, var1 = 3.24018368e+32, mean2 = 0, var2 =
-#       1.54267461e+33, cov = 7.07003495e+32
-#   dvar_dcov   6.71 ulp of the terms, worst at mean1 = -1.20763193e+17, var1 = 8.65149287e+27, mean2 =
-#       8.68695275e+17, var2 = 1.51357878e+34, cov = 1.14431671e+31
-#   against exact values at 17883 points over all of float32; details in exact.json
+#   mean        4.58 ulp of the terms, worst at mean1 = 0, var1 = 0.00014764363, mean2 = -0.0132277682, var2 =
+#       1.42090994e-05, cov = -4.57982533e-05
+#   var         7.41 ulp of the terms, worst at mean1 = -1.25568268e+14, var1 = 9.90133575e+28, mean2 = 0, var2 =
+#       1.48596959e+21, cov = -1.21155967e+25
+#   dmean_dmu1  4.94 ulp of the terms, worst at mean1 = 0, var1 = 2.22394691e-30, mean2 = 969606336, var2 =
+#       4.52706804e+19, cov = -1.00339194e-05
+#   dmean_dvar1 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
+#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
+#   dmean_dmu2  4.88 ulp of the terms, worst at mean1 = -546953088, var1 = 4.22572538e+14, mean2 = -591160256, var2 =
+#       1.19918485e+17, cov = 7.11002308e+15
+#   dmean_dvar2 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
+#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
+#   dmean_dcov  2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
+#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
+#   dvar_dmu1   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
+#        var2 = 1.17494364e-38, cov = 6.9828111e-29
+#   dvar_dvar1  7.19 ulp of the terms, worst at mean1 = 0, var1 = 1.5184937e+10, mean2 = 2606916.5, var2 =
+#       2.43518505e+10, cov = -6.73564672e+09
+#   dvar_dmu2   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
+#        var2 = 1.17494364e-38, cov = 6.9828111e-29
+#   dvar_dvar2  7 ulp of the terms, worst at mean1 = 3.65916979e+11, var1 = 971807.875, mean2 = 3.6612794e+11, var2 =
+#       6.35864312e+23, cov = 3.59720087e+14
+#   dvar_dcov   7.27 ulp of the terms, worst at mean1 = -15.6351843, var1 = 8.31671605e-06, mean2 = 0, var2 =
+#       43.6658745, cov = 0.0186289158
+#   against exact values at 17959 points over all of float32; details in exact.json
 """maximum_correlated, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

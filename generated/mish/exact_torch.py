@@ -5,16 +5,16 @@
 #
 # rule digest  3c1f4e3b3ecb5d4b11d05eb471a627a93fde1383d3ad884439b4196063ec0c5a
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   mish_exact_forward 969, mish_exact_backward 1076
+# operations   mish_exact_forward 996, mish_exact_backward 1071
 #
 # Certificate:
-#   mean        0.85 tolerance, worst at mean = -2159.23901, var = 1082313
-#   var         0.788 tolerance, worst at mean = 0.153167456, var = 0.259164929
-#   dmean_dmu   0.00688 tolerance, worst at mean = -0.00105370104, var = 3.13618813e-07
-#   dmean_dvar  0.0192 tolerance, worst at mean = -0.120038025, var = 2.65782523e-06
-#   dvar_dmu    0.0754 tolerance, worst at mean = 0.153167456, var = 0.259164929
-#   dvar_dvar   0.0146 tolerance, worst at mean = -0.00371027621, var = 0.226528972
-#   against exact values at 15323 points over all of float32; details in exact.json
+#   mean        0.886 tolerance, worst at mean = -2159.27832, var = 1082340.5
+#   var         0.736 tolerance, worst at mean = 0.241878584, var = 0.228926837
+#   dmean_dmu   0.00706 tolerance, worst at mean = -0.00291719032, var = 1.74915476e-05
+#   dmean_dvar  0.0189 tolerance, worst at mean = -0.120035723, var = 2.6568664e-06
+#   dvar_dmu    0.0804 tolerance, worst at mean = 0.0175620113, var = 0.257279873
+#   dvar_dvar   0.0138 tolerance, worst at mean = 0.00107423263, var = 0.227031887
+#   against exact values at 17022 points over all of float32; details in exact.json
 """mish, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

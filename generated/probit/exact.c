@@ -5,16 +5,16 @@
 //
 // rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   probit_exact_forward 94, probit_exact_backward 113
+// operations   probit_exact_forward 113, probit_exact_backward 136
 //
 // Certificate:
-//   mean        6.95 ulp of the terms, worst at mean = -0.00809391402, var = 7.89713231e-05
-//   var         5.7 ulp of the terms, worst at mean = -849397.188, var = 2.05387186e+11
-//   dmean_dmu   2.89 ulp of the terms, worst at mean = -13.2440872, var = 592.082581
-//   dmean_dvar  4.93 ulp of the terms, worst at mean = -1.90479147, var = 2.31406034e-06
-//   dvar_dmu    6.32 ulp of the terms, worst at mean = 1.49553425e+13, var = 8.23793334e+29
-//   dvar_dvar   6.35 ulp of the terms, worst at mean = 0.00475287251, var = 1.73278906e-15
-//   against exact values at 15142 points over all of float32; details in exact.json
+//   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
+//   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
+//   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
+//   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
+//   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
+//   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
+//   against exact values at 16821 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -50,8 +50,8 @@ static inline void probit_exact_forward_element(float mean, float var, float *re
     const float t3 = mean * t2;
     const float t4 = t3 * t3;
     const float t5 = t4 * (-0.5f);
-    const _Bool t6 = t5 < (-174.0f);
-    const float t7 = t6 ? (-174.0f) : t5;
+    const _Bool t6 = t5 < (-176.5f);
+    const float t7 = t6 ? (-176.5f) : t5;
     const float c0 = 0x1.715476p+0f;  // 1.44269502
     const float c1 = 0x1.8p+23f;  // 12582912
     const float t8 = __builtin_fmaf(t7, c0, c1);
@@ -130,38 +130,57 @@ static inline void probit_exact_forward_element(float mean, float var, float *re
     const float t61 = t47 * t60;  // Mills ratio/sqrt(2 pi)
     const float t62 = t43 * t61;
     const uint32_t t63 = as_bits(t8);
-    const uint32_t t64 = t63 - 0x4b400000u;
-    const uint32_t t65 = (uint32_t)((int32_t)t64 >> 1u);
-    const uint32_t t66 = t65 + 127u;
-    const uint32_t t67 = t66 << 23u;
-    const float t68 = as_float(t67);
-    const float t69 = t68 * t62;
-    const uint32_t t70 = t64 + 1u;
-    const uint32_t t71 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t72 = 127u + t71;
-    const uint32_t t73 = t72 << 23u;
-    const float t74 = as_float(t73);
-    const float t75 = t74 * t69;
-    const float t76 = 1.0f - t75;
-    const _Bool t77 = t3 < 0.0f;
-    const float t78 = t77 ? t62 : t76;
-    const float t79 = t77 ? t68 : 1.0f;
-    const float t80 = t78 * t79;
-    const float t81 = t77 ? t74 : 1.0f;
-    const float t82 = t81 * t80;
-    const _Bool t83 = 0.0f <= var;
-    const float t84 = t83 ? 1.0f : var;
-    const float t85 = __builtin_sqrtf(t84);
-    const float t86 = t83 ? t82 : t85;
-    const float t87 = t77 ? t76 : t62;
-    const float t88 = t77 ? 1.0f : t68;
-    const float t89 = t87 * t88;
-    const float t90 = t77 ? 1.0f : t74;
-    const float t91 = t90 * t89;
-    const float t92 = t82 * t91;
-    const float t93 = t83 ? t92 : t85;
-    *out_mean = t86;
-    *out_var = t93;
+    const uint32_t t64 = (uint32_t)((int32_t)t63 >> 2u);
+    const uint32_t t65 = t64 + 127u;
+    const uint32_t t66 = t65 << 23u;
+    const float t67 = as_float(t66);
+    const float t68 = t67 * t62;
+    const uint32_t t69 = t63 + 1u;
+    const uint32_t t70 = (uint32_t)((int32_t)t69 >> 2u);
+    const uint32_t t71 = 127u + t70;
+    const uint32_t t72 = t71 << 23u;
+    const float t73 = as_float(t72);
+    const float t74 = t73 * t68;
+    const uint32_t t75 = t63 + 2u;
+    const uint32_t t76 = (uint32_t)((int32_t)t75 >> 2u);
+    const uint32_t t77 = 127u + t76;
+    const uint32_t t78 = t77 << 23u;
+    const float t79 = as_float(t78);
+    const float t80 = t79 * t74;
+    const uint32_t t81 = t63 + 3u;
+    const uint32_t t82 = (uint32_t)((int32_t)t81 >> 2u);
+    const uint32_t t83 = 127u + t82;
+    const uint32_t t84 = t83 << 23u;
+    const float t85 = as_float(t84);
+    const float t86 = t85 * t80;
+    const float t87 = 1.0f - t86;
+    const _Bool t88 = t3 < 0.0f;
+    const float t89 = t88 ? t62 : t87;
+    const float t90 = t88 ? t67 : 1.0f;
+    const float t91 = t89 * t90;
+    const float t92 = t88 ? t73 : 1.0f;
+    const float t93 = t92 * t91;
+    const float t94 = t88 ? t79 : 1.0f;
+    const float t95 = t94 * t93;
+    const float t96 = t88 ? t85 : 1.0f;
+    const float t97 = t96 * t95;
+    const _Bool t98 = 0.0f <= var;
+    const float t99 = t98 ? 1.0f : var;
+    const float t100 = __builtin_sqrtf(t99);
+    const float t101 = t98 ? t97 : t100;
+    const float t102 = t88 ? t87 : t62;
+    const float t103 = t88 ? 1.0f : t67;
+    const float t104 = t102 * t103;
+    const float t105 = t88 ? 1.0f : t73;
+    const float t106 = t105 * t104;
+    const float t107 = t88 ? 1.0f : t79;
+    const float t108 = t107 * t106;
+    const float t109 = t88 ? 1.0f : t85;
+    const float t110 = t109 * t108;
+    const float t111 = t97 * t110;
+    const float t112 = t98 ? t111 : t100;
+    *out_mean = t101;
+    *out_var = t112;
 }
 
 void probit_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -183,8 +202,8 @@ static inline void probit_exact_backward_element(float mean, float var, float gr
     const float t3 = mean * t2;
     const float t4 = t3 * t3;
     const float t5 = t4 * (-0.5f);
-    const _Bool t6 = t5 < (-174.0f);
-    const float t7 = t6 ? (-174.0f) : t5;
+    const _Bool t6 = t5 < (-176.5f);
+    const float t7 = t6 ? (-176.5f) : t5;
     const float c0 = 0x1.715476p+0f;  // 1.44269502
     const float c1 = 0x1.8p+23f;  // 12582912
     const float t8 = __builtin_fmaf(t7, c0, c1);
@@ -263,59 +282,82 @@ static inline void probit_exact_backward_element(float mean, float var, float gr
     const float t61 = t47 * t60;  // Mills ratio/sqrt(2 pi)
     const float t62 = t43 * t61;
     const uint32_t t63 = as_bits(t8);
-    const uint32_t t64 = t63 - 0x4b400000u;
-    const uint32_t t65 = (uint32_t)((int32_t)t64 >> 1u);
-    const uint32_t t66 = t65 + 127u;
-    const uint32_t t67 = t66 << 23u;
-    const float t68 = as_float(t67);
-    const float t69 = t68 * t62;
-    const uint32_t t70 = t64 + 1u;
-    const uint32_t t71 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t72 = 127u + t71;
-    const uint32_t t73 = t72 << 23u;
-    const float t74 = as_float(t73);
-    const float t75 = t74 * t69;
-    const float t76 = 1.0f - t75;
-    const _Bool t77 = t3 < 0.0f;
-    const float t78 = t77 ? t76 : t62;
-    const float t79 = t77 ? 1.0f : t68;
-    const float t80 = t78 * t79;
-    const float t81 = t77 ? 1.0f : t74;
-    const float t82 = t81 * t80;
-    const float t83 = t77 ? t62 : t76;
-    const float t84 = t77 ? t68 : 1.0f;
-    const float t85 = t83 * t84;
-    const float t86 = t77 ? t74 : 1.0f;
-    const float t87 = t86 * t85;
-    const float t88 = t82 - t87;
-    const float t89 = t2 + t24;
+    const uint32_t t64 = (uint32_t)((int32_t)t63 >> 2u);
+    const uint32_t t65 = t64 + 127u;
+    const uint32_t t66 = t65 << 23u;
+    const float t67 = as_float(t66);
+    const float t68 = t67 * t62;
+    const uint32_t t69 = t63 + 1u;
+    const uint32_t t70 = (uint32_t)((int32_t)t69 >> 2u);
+    const uint32_t t71 = 127u + t70;
+    const uint32_t t72 = t71 << 23u;
+    const float t73 = as_float(t72);
+    const float t74 = t73 * t68;
+    const uint32_t t75 = t63 + 2u;
+    const uint32_t t76 = (uint32_t)((int32_t)t75 >> 2u);
+    const uint32_t t77 = 127u + t76;
+    const uint32_t t78 = t77 << 23u;
+    const float t79 = as_float(t78);
+    const float t80 = t79 * t74;
+    const uint32_t t81 = t63 + 3u;
+    const uint32_t t82 = (uint32_t)((int32_t)t81 >> 2u);
+    const uint32_t t83 = 127u + t82;
+    const uint32_t t84 = t83 << 23u;
+    const float t85 = as_float(t84);
+    const float t86 = t85 * t80;
+    const float t87 = 1.0f - t86;
+    const _Bool t88 = t3 < 0.0f;
+    const float t89 = t88 ? t87 : t62;
+    const float t90 = t88 ? 1.0f : t67;
+    const float t91 = t89 * t90;
+    const float t92 = t88 ? 1.0f : t73;
+    const float t93 = t92 * t91;
+    const float t94 = t88 ? 1.0f : t79;
+    const float t95 = t94 * t93;
+    const float t96 = t88 ? 1.0f : t85;
+    const float t97 = t96 * t95;
+    const float t98 = t88 ? t62 : t87;
+    const float t99 = t88 ? t67 : 1.0f;
+    const float t100 = t98 * t99;
+    const float t101 = t88 ? t73 : 1.0f;
+    const float t102 = t101 * t100;
+    const float t103 = t88 ? t79 : 1.0f;
+    const float t104 = t103 * t102;
+    const float t105 = t88 ? t85 : 1.0f;
+    const float t106 = t105 * t104;
+    const float t107 = t97 - t106;
+    const float t108 = t2 + t24;
     const float c22 = 0x1.988454p-2f;  // 0.398942292
-    const float t90 = c22 * t89;
-    const float t91 = t90 * t43;
-    const float t92 = t68 * t91;
-    const float t93 = t74 * t92;
-    const float t94 = t93 * t88;
-    const _Bool t95 = 0.0f <= var;
-    const float t96 = t95 ? 1.0f : var;
-    const float t97 = __builtin_sqrtf(t96);
-    const float t98 = t95 ? t94 : t97;
-    const float t99 = t95 ? t93 : t97;
-    const float t100 = t99 * grad_mean;
-    const float t101 = __builtin_fmaf(t98, grad_var, t100);
+    const float t109 = c22 * t108;
+    const float t110 = t109 * t43;
+    const float t111 = t67 * t110;
+    const float t112 = t73 * t111;
+    const float t113 = t79 * t112;
+    const float t114 = t85 * t113;
+    const float t115 = t114 * t107;
+    const _Bool t116 = 0.0f <= var;
+    const float t117 = t116 ? 1.0f : var;
+    const float t118 = __builtin_sqrtf(t117);
+    const float t119 = t116 ? t115 : t118;
+    const float t120 = t116 ? t114 : t118;
+    const float t121 = t120 * grad_mean;
+    const float t122 = __builtin_fmaf(t119, grad_var, t121);
     const float c23 = -0x1.988454p-3f;  // -0.199471146
-    const float t102 = c23 * t44;
-    const float t103 = t89 * t102;
-    const float t104 = t89 * t103;
-    const float t105 = t43 * t104;
-    const float t106 = t68 * t105;
-    const float t107 = t74 * t106;
-    const float t108 = t107 * t88;
-    const float t109 = t95 ? t108 : t97;
-    const float t110 = t95 ? t107 : t97;
-    const float t111 = t110 * grad_mean;
-    const float t112 = __builtin_fmaf(t109, grad_var, t111);
-    *out_grad_mean = t101;
-    *out_grad_var = t112;
+    const float t123 = c23 * t44;
+    const float t124 = t108 * t123;
+    const float t125 = t108 * t124;
+    const float t126 = t43 * t125;
+    const float t127 = t67 * t126;
+    const float t128 = t73 * t127;
+    const float t129 = t79 * t128;
+    const float t130 = t85 * t129;
+    const float t131 = t130 * t107;
+    const float t132 = t116 ? t131 : t118;
+    const float t133 = t116 ? t130 : t118;
+    const float t134 = t133 * grad_mean;
+    const float t135 = __builtin_fmaf(t132, grad_var, t134);
+    *out_grad_mean = t122;
+    *out_grad_var = t135;
 }
 
 void probit_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

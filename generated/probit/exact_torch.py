@@ -5,16 +5,16 @@
 #
 # rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   probit_exact_forward 94, probit_exact_backward 113
+# operations   probit_exact_forward 113, probit_exact_backward 136
 #
 # Certificate:
-#   mean        6.95 ulp of the terms, worst at mean = -0.00809391402, var = 7.89713231e-05
-#   var         5.7 ulp of the terms, worst at mean = -849397.188, var = 2.05387186e+11
-#   dmean_dmu   2.89 ulp of the terms, worst at mean = -13.2440872, var = 592.082581
-#   dmean_dvar  4.93 ulp of the terms, worst at mean = -1.90479147, var = 2.31406034e-06
-#   dvar_dmu    6.32 ulp of the terms, worst at mean = 1.49553425e+13, var = 8.23793334e+29
-#   dvar_dvar   6.35 ulp of the terms, worst at mean = 0.00475287251, var = 1.73278906e-15
-#   against exact values at 15142 points over all of float32; details in exact.json
+#   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
+#   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
+#   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
+#   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
+#   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
+#   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
+#   against exact values at 16821 points over all of float32; details in exact.json
 """probit, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

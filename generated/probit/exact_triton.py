@@ -5,16 +5,16 @@
 #
 # rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   probit_exact_forward 94, probit_exact_backward 113
+# operations   probit_exact_forward 113, probit_exact_backward 136
 #
 # Certificate:
-#   mean        6.95 ulp of the terms, worst at mean = -0.00809391402, var = 7.89713231e-05
-#   var         5.7 ulp of the terms, worst at mean = -849397.188, var = 2.05387186e+11
-#   dmean_dmu   2.89 ulp of the terms, worst at mean = -13.2440872, var = 592.082581
-#   dmean_dvar  4.93 ulp of the terms, worst at mean = -1.90479147, var = 2.31406034e-06
-#   dvar_dmu    6.32 ulp of the terms, worst at mean = 1.49553425e+13, var = 8.23793334e+29
-#   dvar_dvar   6.35 ulp of the terms, worst at mean = 0.00475287251, var = 1.73278906e-15
-#   against exact values at 15142 points over all of float32; details in exact.json
+#   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
+#   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
+#   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
+#   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
+#   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
+#   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
+#   against exact values at 16821 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -35,8 +35,8 @@ def probit_exact_forward(mean, var):
     t3 = mean * t2
     t4 = t3 * t3
     t5 = t4 * -0.5
-    t6 = t5 < -174.0
-    t7 = tl.where(t6, -174.0, t5)
+    t6 = t5 < -176.5
+    t7 = tl.where(t6, -176.5, t5)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
     t8 = tl.fma(t7, c0, c1)
@@ -115,37 +115,56 @@ def probit_exact_forward(mean, var):
     t61 = t47 * t60  # Mills ratio/sqrt(2 pi)
     t62 = t43 * t61
     t63 = t8.to(tl.int32, bitcast=True)
-    t64 = t63 - 0x4b400000
-    t65 = t64 >> 1
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t62
-    t70 = t64 + 1
-    t71 = t70 >> 1
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = 1.0 - t75
-    t77 = t3 < 0.0
-    t78 = tl.where(t77, t62, t76)
-    t79 = tl.where(t77, t68, 1.0)
-    t80 = t78 * t79
-    t81 = tl.where(t77, t74, 1.0)
-    t82 = t81 * t80
-    t83 = 0.0 <= var
-    t84 = tl.where(t83, 1.0, var)
-    t85 = tl.sqrt_rn(t84)
-    t86 = tl.where(t83, t82, t85)
-    t87 = tl.where(t77, t76, t62)
-    t88 = tl.where(t77, 1.0, t68)
-    t89 = t87 * t88
-    t90 = tl.where(t77, 1.0, t74)
-    t91 = t90 * t89
-    t92 = t82 * t91
-    t93 = tl.where(t83, t92, t85)
-    return (t86, t93)
+    t64 = t63 >> 2
+    t65 = t64 + 127
+    t66 = t65 << 23
+    t67 = t66.to(tl.float32, bitcast=True)
+    t68 = t67 * t62
+    t69 = t63 + 1
+    t70 = t69 >> 2
+    t71 = 127 + t70
+    t72 = t71 << 23
+    t73 = t72.to(tl.float32, bitcast=True)
+    t74 = t73 * t68
+    t75 = t63 + 2
+    t76 = t75 >> 2
+    t77 = 127 + t76
+    t78 = t77 << 23
+    t79 = t78.to(tl.float32, bitcast=True)
+    t80 = t79 * t74
+    t81 = t63 + 3
+    t82 = t81 >> 2
+    t83 = 127 + t82
+    t84 = t83 << 23
+    t85 = t84.to(tl.float32, bitcast=True)
+    t86 = t85 * t80
+    t87 = 1.0 - t86
+    t88 = t3 < 0.0
+    t89 = tl.where(t88, t62, t87)
+    t90 = tl.where(t88, t67, 1.0)
+    t91 = t89 * t90
+    t92 = tl.where(t88, t73, 1.0)
+    t93 = t92 * t91
+    t94 = tl.where(t88, t79, 1.0)
+    t95 = t94 * t93
+    t96 = tl.where(t88, t85, 1.0)
+    t97 = t96 * t95
+    t98 = 0.0 <= var
+    t99 = tl.where(t98, 1.0, var)
+    t100 = tl.sqrt_rn(t99)
+    t101 = tl.where(t98, t97, t100)
+    t102 = tl.where(t88, t87, t62)
+    t103 = tl.where(t88, 1.0, t67)
+    t104 = t102 * t103
+    t105 = tl.where(t88, 1.0, t73)
+    t106 = t105 * t104
+    t107 = tl.where(t88, 1.0, t79)
+    t108 = t107 * t106
+    t109 = tl.where(t88, 1.0, t85)
+    t110 = t109 * t108
+    t111 = t97 * t110
+    t112 = tl.where(t98, t111, t100)
+    return (t101, t112)
 
 
 @triton.jit
@@ -167,8 +186,8 @@ def probit_exact_backward(mean, var, grad_mean, grad_var):
     t3 = mean * t2
     t4 = t3 * t3
     t5 = t4 * -0.5
-    t6 = t5 < -174.0
-    t7 = tl.where(t6, -174.0, t5)
+    t6 = t5 < -176.5
+    t7 = tl.where(t6, -176.5, t5)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
     t8 = tl.fma(t7, c0, c1)
@@ -247,58 +266,81 @@ def probit_exact_backward(mean, var, grad_mean, grad_var):
     t61 = t47 * t60  # Mills ratio/sqrt(2 pi)
     t62 = t43 * t61
     t63 = t8.to(tl.int32, bitcast=True)
-    t64 = t63 - 0x4b400000
-    t65 = t64 >> 1
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t62
-    t70 = t64 + 1
-    t71 = t70 >> 1
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = 1.0 - t75
-    t77 = t3 < 0.0
-    t78 = tl.where(t77, t76, t62)
-    t79 = tl.where(t77, 1.0, t68)
-    t80 = t78 * t79
-    t81 = tl.where(t77, 1.0, t74)
-    t82 = t81 * t80
-    t83 = tl.where(t77, t62, t76)
-    t84 = tl.where(t77, t68, 1.0)
-    t85 = t83 * t84
-    t86 = tl.where(t77, t74, 1.0)
-    t87 = t86 * t85
-    t88 = t82 - t87
-    t89 = t2 + t24
+    t64 = t63 >> 2
+    t65 = t64 + 127
+    t66 = t65 << 23
+    t67 = t66.to(tl.float32, bitcast=True)
+    t68 = t67 * t62
+    t69 = t63 + 1
+    t70 = t69 >> 2
+    t71 = 127 + t70
+    t72 = t71 << 23
+    t73 = t72.to(tl.float32, bitcast=True)
+    t74 = t73 * t68
+    t75 = t63 + 2
+    t76 = t75 >> 2
+    t77 = 127 + t76
+    t78 = t77 << 23
+    t79 = t78.to(tl.float32, bitcast=True)
+    t80 = t79 * t74
+    t81 = t63 + 3
+    t82 = t81 >> 2
+    t83 = 127 + t82
+    t84 = t83 << 23
+    t85 = t84.to(tl.float32, bitcast=True)
+    t86 = t85 * t80
+    t87 = 1.0 - t86
+    t88 = t3 < 0.0
+    t89 = tl.where(t88, t87, t62)
+    t90 = tl.where(t88, 1.0, t67)
+    t91 = t89 * t90
+    t92 = tl.where(t88, 1.0, t73)
+    t93 = t92 * t91
+    t94 = tl.where(t88, 1.0, t79)
+    t95 = t94 * t93
+    t96 = tl.where(t88, 1.0, t85)
+    t97 = t96 * t95
+    t98 = tl.where(t88, t62, t87)
+    t99 = tl.where(t88, t67, 1.0)
+    t100 = t98 * t99
+    t101 = tl.where(t88, t73, 1.0)
+    t102 = t101 * t100
+    t103 = tl.where(t88, t79, 1.0)
+    t104 = t103 * t102
+    t105 = tl.where(t88, t85, 1.0)
+    t106 = t105 * t104
+    t107 = t97 - t106
+    t108 = t2 + t24
     c22 = tl.full((), 0.3989422917366028, tl.float32)
-    t90 = c22 * t89
-    t91 = t90 * t43
-    t92 = t68 * t91
-    t93 = t74 * t92
-    t94 = t93 * t88
-    t95 = 0.0 <= var
-    t96 = tl.where(t95, 1.0, var)
-    t97 = tl.sqrt_rn(t96)
-    t98 = tl.where(t95, t94, t97)
-    t99 = tl.where(t95, t93, t97)
-    t100 = t99 * grad_mean
-    t101 = tl.fma(t98, grad_var, t100)
+    t109 = c22 * t108
+    t110 = t109 * t43
+    t111 = t67 * t110
+    t112 = t73 * t111
+    t113 = t79 * t112
+    t114 = t85 * t113
+    t115 = t114 * t107
+    t116 = 0.0 <= var
+    t117 = tl.where(t116, 1.0, var)
+    t118 = tl.sqrt_rn(t117)
+    t119 = tl.where(t116, t115, t118)
+    t120 = tl.where(t116, t114, t118)
+    t121 = t120 * grad_mean
+    t122 = tl.fma(t119, grad_var, t121)
     c23 = tl.full((), -0.1994711458683014, tl.float32)
-    t102 = c23 * t44
-    t103 = t89 * t102
-    t104 = t89 * t103
-    t105 = t43 * t104
-    t106 = t68 * t105
-    t107 = t74 * t106
-    t108 = t107 * t88
-    t109 = tl.where(t95, t108, t97)
-    t110 = tl.where(t95, t107, t97)
-    t111 = t110 * grad_mean
-    t112 = tl.fma(t109, grad_var, t111)
-    return (t101, t112)
+    t123 = c23 * t44
+    t124 = t108 * t123
+    t125 = t108 * t124
+    t126 = t43 * t125
+    t127 = t67 * t126
+    t128 = t73 * t127
+    t129 = t79 * t128
+    t130 = t85 * t129
+    t131 = t130 * t107
+    t132 = tl.where(t116, t131, t118)
+    t133 = tl.where(t116, t130, t118)
+    t134 = t133 * grad_mean
+    t135 = tl.fma(t132, grad_var, t134)
+    return (t122, t135)
 
 
 @triton.jit

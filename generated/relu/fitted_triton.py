@@ -3,7 +3,7 @@
 # f(x) = Max(0, x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
-# rule digest  06dad0a8abc3fa2a35f68ffbac457023331f0dc8034e3bb34792c18b62a7d743
+# rule digest  cfe337d67c05046431a3543f97529899e63316c7780986ee182da337b7935984
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_fitted_forward 193, relu_fitted_backward 218
 #

@@ -4,16 +4,16 @@
 #
 # rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu6_exact_forward 490, relu6_exact_backward 576
+# operations   relu6_exact_forward 485, relu6_exact_backward 571
 #
 # Certificate:
-#   mean        0.509 tolerance, worst at mean = -0.0583568849, var = 4.13966656
-#   var         0.0639 tolerance, worst at mean = 3.02633977, var = 4.42783928
-#   dmean_dmu   0.0041 tolerance, worst at mean = -0.0583562069, var = 4.13957119
-#   dmean_dvar  0.00479 tolerance, worst at mean = 87384.375, var = 9.74201754e+09
-#   dvar_dmu    0.0206 tolerance, worst at mean = 3.02632594, var = 4.42777491
-#   dvar_dvar   0.00906 tolerance, worst at mean = 0.0920137987, var = 4.30503511
-#   against exact values at 15236 points over all of float32; details in exact.json
+#   mean        0.51 tolerance, worst at mean = -0.0583554767, var = 4.13946867
+#   var         0.0719 tolerance, worst at mean = 3.02634001, var = 4.42796087
+#   dmean_dmu   0.00412 tolerance, worst at mean = -0.0583554506, var = 4.1394639
+#   dmean_dvar  0.00474 tolerance, worst at mean = 5.15092534e+13, var = 3.30518224e+27
+#   dvar_dmu    0.0237 tolerance, worst at mean = 3.02632928, var = 4.42788363
+#   dvar_dvar   0.00781 tolerance, worst at mean = 3.02629066, var = 4.42781782
+#   against exact values at 16928 points over all of float32; details in exact.json
 """relu6, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  f684d3014c519c686c0f7292e5ec3f667e7d53c80992c5a93d7dc44bfa8a7d65
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sigmoid_exact_forward 862, sigmoid_exact_backward 1050
+# operations   sigmoid_exact_forward 856, sigmoid_exact_backward 1044
 #
 # Certificate:
-#   mean        0.169 tolerance, worst at mean = 0.1558626, var = 27910.9102
-#   var         0.424 tolerance, worst at mean = 4.49590504e-10, var = 0.34790954
-#   dmean_dmu   0.00274 tolerance, worst at mean = 4391.50342, var = 5.85675047e+11
-#   dmean_dvar  0.00492 tolerance, worst at mean = -406035.281, var = 1.99643791e+11
-#   dvar_dmu    0.0733 tolerance, worst at mean = 0.0307409, var = 0.366380215
-#   dvar_dvar   0.0186 tolerance, worst at mean = -2.15481946e-14, var = 0.345280766
-#   against exact values at 15403 points over all of float32; details in exact.json
+#   mean        0.191 tolerance, worst at mean = 0.0130755203, var = 0.288949192
+#   var         0.46 tolerance, worst at mean = 0.00526113994, var = 0.350937724
+#   dmean_dmu   0.00296 tolerance, worst at mean = -51949292, var = 1.53120635e+17
+#   dmean_dvar  0.00485 tolerance, worst at mean = 30592.6543, var = 915673792
+#   dvar_dmu    0.0712 tolerance, worst at mean = -0.060673248, var = 0.361040562
+#   dvar_dvar   0.0183 tolerance, worst at mean = -1.25592166e-07, var = 0.345045418
+#   against exact values at 17125 points over all of float32; details in exact.json
 """sigmoid, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

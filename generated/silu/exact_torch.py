@@ -4,16 +4,16 @@
 #
 # rule digest  ad65fd144e45d36451cb734c9adbcbef0238792e62e364650993b933f6590f00
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   silu_exact_forward 656, silu_exact_backward 788
+# operations   silu_exact_forward 652, silu_exact_backward 784
 #
 # Certificate:
-#   mean        0.754 tolerance, worst at mean = -4396.81543, var = 6018479.5
-#   var         0.432 tolerance, worst at mean = 0.00836238172, var = 0.422860801
-#   dmean_dmu   0.00444 tolerance, worst at mean = 0.00281123258, var = 9.00355553e-06
-#   dmean_dvar  0.0231 tolerance, worst at mean = 0.0167084076, var = 9.4817824e-06
-#   dvar_dmu    0.0649 tolerance, worst at mean = 0.111215644, var = 0.393237144
-#   dvar_dvar   0.0115 tolerance, worst at mean = 0.0594378263, var = 0.378161371
-#   against exact values at 15424 points over all of float32; details in exact.json
+#   mean        0.804 tolerance, worst at mean = -17945.0605, var = 101463488
+#   var         0.47 tolerance, worst at mean = 0.0747750029, var = 0.389900357
+#   dmean_dmu   0.00474 tolerance, worst at mean = 0.0239341017, var = 0.00606457796
+#   dmean_dvar  0.0232 tolerance, worst at mean = 0.0012373121, var = 6.78598881e-05
+#   dvar_dmu    0.0691 tolerance, worst at mean = 0.0747750551, var = 0.389900774
+#   dvar_dvar   0.0121 tolerance, worst at mean = 0.0775353089, var = 0.386386275
+#   against exact values at 17140 points over all of float32; details in exact.json
 """silu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sin_exact_forward 138, sin_exact_backward 158
+# operations   sin_exact_forward 136, sin_exact_backward 156
 #
 # Certificate:
-#   mean        0.112 tolerance, worst at mean = -2.46602416, var = 2.79507622e-05
-#   var         0.0186 tolerance, worst at mean = 0.0204696096, var = 0.000133924026
-#   dmean_dmu   0.00138 tolerance, worst at mean = -0.0955471247, var = 12.4479523
-#   dmean_dvar  0.00144 tolerance, worst at mean = 20.3786926, var = 15.1414576
-#   dvar_dmu    0.003 tolerance, worst at mean = -0.799235225, var = 6.23049843e-08
-#   dvar_dvar   0.00402 tolerance, worst at mean = -1.52151299, var = 46.2180786
-#   against exact values at 15240 points over all of float32; details in exact.json
+#   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
+#   var         0.0187 tolerance, worst at mean = 0.0376713164, var = 0.0162357613
+#   dmean_dmu   0.00143 tolerance, worst at mean = -0.00235545449, var = 1.38400149
+#   dmean_dvar  0.00144 tolerance, worst at mean = 1.64294839, var = 1.37569463
+#   dvar_dmu    0.00299 tolerance, worst at mean = 8.65803051, var = 8.85902864e-06
+#   dvar_dvar   0.00392 tolerance, worst at mean = -17.3173122, var = 76.0043335
+#   against exact values at 16945 points over all of float32; details in exact.json
 """sin, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sin_exact_forward 138, sin_exact_backward 158
+# operations   sin_exact_forward 136, sin_exact_backward 156
 #
 # Certificate:
-#   mean        0.112 tolerance, worst at mean = -2.46602416, var = 2.79507622e-05
-#   var         0.0186 tolerance, worst at mean = 0.0204696096, var = 0.000133924026
-#   dmean_dmu   0.00138 tolerance, worst at mean = -0.0955471247, var = 12.4479523
-#   dmean_dvar  0.00144 tolerance, worst at mean = 20.3786926, var = 15.1414576
-#   dvar_dmu    0.003 tolerance, worst at mean = -0.799235225, var = 6.23049843e-08
-#   dvar_dvar   0.00402 tolerance, worst at mean = -1.52151299, var = 46.2180786
-#   against exact values at 15240 points over all of float32; details in exact.json
+#   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
+#   var         0.0187 tolerance, worst at mean = 0.0376713164, var = 0.0162357613
+#   dmean_dmu   0.00143 tolerance, worst at mean = -0.00235545449, var = 1.38400149
+#   dmean_dvar  0.00144 tolerance, worst at mean = 1.64294839, var = 1.37569463
+#   dvar_dmu    0.00299 tolerance, worst at mean = 8.65803051, var = 8.85902864e-06
+#   dvar_dvar   0.00392 tolerance, worst at mean = -17.3173122, var = 76.0043335
+#   against exact values at 16945 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -55,141 +55,139 @@ def sin_exact_forward(mean, var):
     t20 = 1.0 + t19
     t21 = tl.where(t7, 0.0, t20)
     t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 - 0x4b400000
-    t24 = t23 >> 1
-    t25 = 127 + t24
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t21 * t27
-    t29 = 1 + t23
-    t30 = t29 >> 1
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t28 * t33
+    t23 = t22 >> 1
+    t24 = 127 + t23
+    t25 = t24 << 23
+    t26 = t25.to(tl.float32, bitcast=True)
+    t27 = t21 * t26
+    t28 = 1 + t22
+    t29 = t28 >> 1
+    t30 = 127 + t29
+    t31 = t30 << 23
+    t32 = t31.to(tl.float32, bitcast=True)
+    t33 = t27 * t32
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t35 = c9 < t34
-    t36 = tl.where(t35, c9, t34)
+    t34 = c9 < t33
+    t35 = tl.where(t34, c9, t33)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t37 = t36 < c10
-    t38 = tl.where(t37, c10, t36)
-    t39 = tl.abs(mean)
+    t36 = t35 < c10
+    t37 = tl.where(t36, c10, t35)
+    t38 = tl.abs(mean)
     c11 = tl.full((), 2097152.0, tl.float32)
-    t40 = c11 < t39
-    t41 = tl.where(t40, 0.0, mean)
+    t39 = c11 < t38
+    t40 = tl.where(t39, 0.0, mean)
     c12 = tl.full((), 0.6366197466850281, tl.float32)
-    t42 = t41 * c12
-    t43 = t42 + c0
-    t44 = t43 - c0
-    t45 = t44 * -1.0
+    t41 = t40 * c12
+    t42 = t41 + c0
+    t43 = t42 - c0
+    t44 = t43 * -1.0
     c13 = tl.full((), 1.57080078125, tl.float32)
-    t46 = tl.fma(t45, c13, t41)
+    t45 = tl.fma(t44, c13, t40)
     c14 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t47 = tl.fma(t45, c14, t46)
+    t46 = tl.fma(t44, c14, t45)
     c15 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t48 = tl.fma(t45, c15, t47)
-    t49 = t48 * t48
+    t47 = tl.fma(t44, c15, t46)
+    t48 = t47 * t47
     c16 = tl.full((), -0.00019500091730151325, tl.float32)
     c17 = tl.full((), 0.00833200290799141, tl.float32)
-    t50 = tl.fma(t49, c16, c17)
+    t49 = tl.fma(t48, c16, c17)
     c18 = tl.full((), -0.16666649281978607, tl.float32)
-    t51 = tl.fma(t49, t50, c18)
-    t52 = tl.fma(t49, t51, 1.0)
-    t53 = t48 * t52
+    t50 = tl.fma(t48, t49, c18)
+    t51 = tl.fma(t48, t50, 1.0)
+    t52 = t47 * t51
     c19 = tl.full((), 2.4370465325773694e-05, tl.float32)
     c20 = tl.full((), -0.0013886505039408803, tl.float32)
-    t54 = tl.fma(t49, c19, c20)
+    t53 = tl.fma(t48, c19, c20)
     c21 = tl.full((), 0.04166661202907562, tl.float32)
-    t55 = tl.fma(t49, t54, c21)
-    t56 = tl.fma(t49, t55, -0.5)
-    t57 = tl.fma(t49, t56, 1.0)
-    t58 = t44 * 0.25
-    t59 = c0 + t58
-    t60 = t59 - c0
-    t61 = 4.0 * t60
-    t62 = t44 - t61
-    t63 = t62 * t62
-    t64 = 1.0 == t63
-    t65 = tl.where(t64, t57, t53)
-    t66 = t65 * -1.0
-    t67 = -1.0 == t62
-    t68 = tl.abs(t62)
-    t69 = t68 == 2.0
-    t70 = t67 | t69
-    t71 = tl.where(t70, t66, t65)
-    t72 = t71 * t38
-    t73 = c9 < t72
-    t74 = tl.where(t73, c9, t72)
-    t75 = t74 < c10
-    t76 = tl.where(t75, c10, t74)
-    t77 = mean == mean
-    t78 = tl.where(t77, t76, mean)
-    t79 = t3 == t3
-    t80 = tl.where(t79, t78, t3)
-    t81 = t3 * -1.0
-    t82 = 95.0 < t81
-    t83 = tl.where(t82, 95.0, t81)
-    t84 = t81 < -150.0
-    t85 = tl.where(t84, -150.0, t83)
-    t86 = tl.fma(t85, c1, c0)
-    t87 = t86 - c0
-    t88 = tl.fma(t87, c2, t85)
-    t89 = t87 * c3
-    t90 = t88 + t89
-    t91 = tl.fma(t90, c4, c5)
-    t92 = tl.fma(t90, t91, c6)
-    t93 = tl.fma(t90, t92, c7)
-    t94 = tl.fma(t90, t93, c8)
-    t95 = t90 * t90
-    t96 = tl.fma(t94, t95, t90)
-    t97 = 1.0 + t96
-    t98 = tl.where(t84, 0.0, t97)
-    t99 = t86.to(tl.int32, bitcast=True)
-    t100 = t99 - 0x4b400000
-    t101 = t100 >> 1
-    t102 = t101 + 127
-    t103 = t102 << 23
-    t104 = t103.to(tl.float32, bitcast=True)
-    t105 = t98 * t104
-    t106 = t100 + 1
-    t107 = t106 >> 1
-    t108 = 127 + t107
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t105 * t110
-    t112 = c9 < t111
-    t113 = tl.where(t112, c9, t111)
-    t114 = t113 < c10
-    t115 = tl.where(t114, c10, t113)
-    t116 = t71 * -2.0
-    t117 = tl.fma(t71, t116, 1.0)
-    t118 = tl.fma(t115, t117, 1.0)
-    t119 = 1.0 - t115
-    t120 = t3 < 0.5
-    t121 = tl.where(t120, t3, 0.5)
-    t122 = t121 - 0.25
+    t54 = tl.fma(t48, t53, c21)
+    t55 = tl.fma(t48, t54, -0.5)
+    t56 = tl.fma(t48, t55, 1.0)
+    t57 = t43 * 0.25
+    t58 = c0 + t57
+    t59 = t58 - c0
+    t60 = 4.0 * t59
+    t61 = t43 - t60
+    t62 = t61 * t61
+    t63 = 1.0 == t62
+    t64 = tl.where(t63, t56, t52)
+    t65 = t64 * -1.0
+    t66 = -1.0 == t61
+    t67 = tl.abs(t61)
+    t68 = t67 == 2.0
+    t69 = t66 | t68
+    t70 = tl.where(t69, t65, t64)
+    t71 = t70 * t37
+    t72 = c9 < t71
+    t73 = tl.where(t72, c9, t71)
+    t74 = t73 < c10
+    t75 = tl.where(t74, c10, t73)
+    t76 = mean == mean
+    t77 = tl.where(t76, t75, mean)
+    t78 = t3 == t3
+    t79 = tl.where(t78, t77, t3)
+    t80 = t3 * -1.0
+    t81 = 95.0 < t80
+    t82 = tl.where(t81, 95.0, t80)
+    t83 = t80 < -150.0
+    t84 = tl.where(t83, -150.0, t82)
+    t85 = tl.fma(t84, c1, c0)
+    t86 = t85 - c0
+    t87 = tl.fma(t86, c2, t84)
+    t88 = t86 * c3
+    t89 = t87 + t88
+    t90 = tl.fma(t89, c4, c5)
+    t91 = tl.fma(t89, t90, c6)
+    t92 = tl.fma(t89, t91, c7)
+    t93 = tl.fma(t89, t92, c8)
+    t94 = t89 * t89
+    t95 = tl.fma(t93, t94, t89)
+    t96 = 1.0 + t95
+    t97 = tl.where(t83, 0.0, t96)
+    t98 = t85.to(tl.int32, bitcast=True)
+    t99 = t98 >> 1
+    t100 = t99 + 127
+    t101 = t100 << 23
+    t102 = t101.to(tl.float32, bitcast=True)
+    t103 = t97 * t102
+    t104 = t98 + 1
+    t105 = t104 >> 1
+    t106 = 127 + t105
+    t107 = t106 << 23
+    t108 = t107.to(tl.float32, bitcast=True)
+    t109 = t103 * t108
+    t110 = c9 < t109
+    t111 = tl.where(t110, c9, t109)
+    t112 = t111 < c10
+    t113 = tl.where(t112, c10, t111)
+    t114 = t70 * -2.0
+    t115 = tl.fma(t70, t114, 1.0)
+    t116 = tl.fma(t113, t115, 1.0)
+    t117 = 1.0 - t113
+    t118 = t3 < 0.5
+    t119 = tl.where(t118, t3, 0.5)
+    t120 = t119 - 0.25
     c22 = tl.full((), -0.0011216348502784967, tl.float32)
     c23 = tl.full((), 0.0067853424698114395, tl.float32)
-    t123 = tl.fma(t122, c22, c23)
+    t121 = tl.fma(t120, c22, c23)
     c24 = tl.full((), -0.03414272516965866, tl.float32)
-    t124 = tl.fma(t122, t123, c24)
+    t122 = tl.fma(t120, t121, c24)
     c25 = tl.full((), 0.1383354365825653, tl.float32)
-    t125 = tl.fma(t122, t124, c25)
+    t123 = tl.fma(t120, t122, c25)
     c26 = tl.full((), -0.4239843487739563, tl.float32)
-    t126 = tl.fma(t122, t125, c26)
+    t124 = tl.fma(t120, t123, c26)
     c27 = tl.full((), 0.8847968578338623, tl.float32)
-    t127 = tl.fma(t122, t126, c27)
-    t128 = t121 * t127
-    t129 = tl.where(t120, t128, t119)
-    t130 = t129 * t118
-    t131 = 0.5 * t130
-    t132 = c9 < t131
-    t133 = tl.where(t132, c9, t131)
-    t134 = t133 < c10
-    t135 = tl.where(t134, c10, t133)
-    t136 = tl.where(t77, t135, mean)
-    t137 = tl.where(t79, t136, t3)
-    return (t80, t137)
+    t125 = tl.fma(t120, t124, c27)
+    t126 = t119 * t125
+    t127 = tl.where(t118, t126, t117)
+    t128 = t127 * t116
+    t129 = 0.5 * t128
+    t130 = c9 < t129
+    t131 = tl.where(t130, c9, t129)
+    t132 = t131 < c10
+    t133 = tl.where(t132, c10, t131)
+    t134 = tl.where(t76, t133, mean)
+    t135 = tl.where(t78, t134, t3)
+    return (t79, t135)
 
 
 @triton.jit
@@ -237,161 +235,159 @@ def sin_exact_backward(mean, var, grad_mean, grad_var):
     t20 = 1.0 + t19
     t21 = tl.where(t7, 0.0, t20)
     t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 - 0x4b400000
-    t24 = t23 >> 1
-    t25 = t24 + 127
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t21 * t27
-    t29 = t23 + 1
-    t30 = t29 >> 1
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t28 * t33
+    t23 = t22 >> 1
+    t24 = t23 + 127
+    t25 = t24 << 23
+    t26 = t25.to(tl.float32, bitcast=True)
+    t27 = t21 * t26
+    t28 = t22 + 1
+    t29 = t28 >> 1
+    t30 = 127 + t29
+    t31 = t30 << 23
+    t32 = t31.to(tl.float32, bitcast=True)
+    t33 = t27 * t32
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t35 = c9 < t34
-    t36 = tl.where(t35, c9, t34)
+    t34 = c9 < t33
+    t35 = tl.where(t34, c9, t33)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t37 = t36 < c10
-    t38 = tl.where(t37, c10, t36)
-    t39 = 1.0 - t38
-    t40 = t3 < 0.5
-    t41 = tl.where(t40, t3, 0.5)
-    t42 = t41 - 0.25
+    t36 = t35 < c10
+    t37 = tl.where(t36, c10, t35)
+    t38 = 1.0 - t37
+    t39 = t3 < 0.5
+    t40 = tl.where(t39, t3, 0.5)
+    t41 = t40 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t43 = tl.fma(t42, c11, c12)
+    t42 = tl.fma(t41, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t44 = tl.fma(t42, t43, c13)
+    t43 = tl.fma(t41, t42, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t45 = tl.fma(t42, t44, c14)
+    t44 = tl.fma(t41, t43, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t46 = tl.fma(t42, t45, c15)
+    t45 = tl.fma(t41, t44, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t47 = tl.fma(t42, t46, c16)
-    t48 = t41 * t47
-    t49 = tl.where(t40, t48, t39)
-    t50 = t38 * t49
-    t51 = tl.abs(mean)
+    t46 = tl.fma(t41, t45, c16)
+    t47 = t40 * t46
+    t48 = tl.where(t39, t47, t38)
+    t49 = t37 * t48
+    t50 = tl.abs(mean)
     c17 = tl.full((), 2097152.0, tl.float32)
-    t52 = c17 < t51
-    t53 = tl.where(t52, 0.0, mean)
+    t51 = c17 < t50
+    t52 = tl.where(t51, 0.0, mean)
     c18 = tl.full((), 0.6366197466850281, tl.float32)
-    t54 = t53 * c18
-    t55 = t54 + c0
-    t56 = t55 - c0
-    t57 = t56 * -1.0
+    t53 = t52 * c18
+    t54 = t53 + c0
+    t55 = t54 - c0
+    t56 = t55 * -1.0
     c19 = tl.full((), 1.57080078125, tl.float32)
-    t58 = tl.fma(t57, c19, t53)
+    t57 = tl.fma(t56, c19, t52)
     c20 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t59 = tl.fma(t57, c20, t58)
+    t58 = tl.fma(t56, c20, t57)
     c21 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t60 = tl.fma(t57, c21, t59)
-    t61 = t60 * t60
+    t59 = tl.fma(t56, c21, t58)
+    t60 = t59 * t59
     c22 = tl.full((), -0.00019500091730151325, tl.float32)
     c23 = tl.full((), 0.00833200290799141, tl.float32)
-    t62 = tl.fma(t61, c22, c23)
+    t61 = tl.fma(t60, c22, c23)
     c24 = tl.full((), -0.16666649281978607, tl.float32)
-    t63 = tl.fma(t61, t62, c24)
-    t64 = tl.fma(t61, t63, 1.0)
-    t65 = t60 * t64
+    t62 = tl.fma(t60, t61, c24)
+    t63 = tl.fma(t60, t62, 1.0)
+    t64 = t59 * t63
     c25 = tl.full((), 2.4370465325773694e-05, tl.float32)
     c26 = tl.full((), -0.0013886505039408803, tl.float32)
-    t66 = tl.fma(t61, c25, c26)
+    t65 = tl.fma(t60, c25, c26)
     c27 = tl.full((), 0.04166661202907562, tl.float32)
-    t67 = tl.fma(t61, t66, c27)
-    t68 = tl.fma(t61, t67, -0.5)
-    t69 = tl.fma(t61, t68, 1.0)
-    t70 = t56 * 0.25
-    t71 = c0 + t70
-    t72 = t71 - c0
-    t73 = 4.0 * t72
-    t74 = t56 - t73
-    t75 = t74 * t74
-    t76 = 1.0 == t75
-    t77 = tl.where(t76, t65, t69)
-    t78 = t77 * -1.0
-    t79 = tl.abs(t74)
-    t80 = t79 == 2.0
-    t81 = 1.0 == t74
-    t82 = t80 | t81
-    t83 = tl.where(t82, t78, t77)
-    t84 = tl.where(t76, t69, t65)
-    t85 = t84 * -1.0
-    t86 = -1.0 == t74
-    t87 = t86 | t80
-    t88 = tl.where(t87, t85, t84)
-    t89 = 2.0 * t88
-    t90 = t83 * t89
-    t91 = t90 * t50
-    t92 = t91 * -1.0
-    t93 = c9 < t92
-    t94 = tl.where(t93, c9, t92)
-    t95 = t94 < c10
-    t96 = tl.where(t95, c10, t94)
-    t97 = t3 * -0.5
-    t98 = 95.0 < t97
-    t99 = tl.where(t98, 95.0, t97)
-    t100 = t97 < -150.0
-    t101 = tl.where(t100, -150.0, t99)
-    t102 = tl.fma(c1, t101, c0)
-    t103 = t102 - c0
-    t104 = tl.fma(c2, t103, t101)
-    t105 = c3 * t103
-    t106 = t104 + t105
-    t107 = tl.fma(c4, t106, c5)
-    t108 = tl.fma(t106, t107, c6)
-    t109 = tl.fma(t106, t108, c7)
-    t110 = tl.fma(t106, t109, c8)
-    t111 = t106 * t106
-    t112 = tl.fma(t110, t111, t106)
-    t113 = 1.0 + t112
-    t114 = tl.where(t100, 0.0, t113)
-    t115 = t102.to(tl.int32, bitcast=True)
-    t116 = t115 - 0x4b400000
-    t117 = t116 >> 1
-    t118 = 127 + t117
-    t119 = t118 << 23
-    t120 = t119.to(tl.float32, bitcast=True)
-    t121 = t114 * t120
-    t122 = 1 + t116
-    t123 = t122 >> 1
-    t124 = 127 + t123
-    t125 = t124 << 23
-    t126 = t125.to(tl.float32, bitcast=True)
-    t127 = t121 * t126
-    t128 = c9 < t127
-    t129 = tl.where(t128, c9, t127)
-    t130 = t129 < c10
-    t131 = tl.where(t130, c10, t129)
-    t132 = t83 * t131
-    t133 = c9 < t132
-    t134 = tl.where(t133, c9, t132)
-    t135 = t134 < c10
-    t136 = tl.where(t135, c10, t134)
-    t137 = t136 * grad_mean
-    t138 = tl.fma(t96, grad_var, t137)
-    t139 = t88 * -2.0
-    t140 = tl.fma(t88, t139, 1.0)
-    t141 = 2.0 * t38
-    t142 = t141 - 1.0
-    t143 = tl.fma(t140, t142, 1.0)
-    t144 = t38 * t143
-    t145 = 0.5 * t144
-    t146 = c9 < t145
-    t147 = tl.where(t146, c9, t145)
-    t148 = t147 < c10
-    t149 = tl.where(t148, c10, t147)
-    t150 = t88 * t131
-    t151 = -0.5 * t150
-    t152 = c9 < t151
-    t153 = tl.where(t152, c9, t151)
-    t154 = t153 < c10
-    t155 = tl.where(t154, c10, t153)
-    t156 = t155 * grad_mean
-    t157 = tl.fma(t149, grad_var, t156)
-    return (t138, t157)
+    t66 = tl.fma(t60, t65, c27)
+    t67 = tl.fma(t60, t66, -0.5)
+    t68 = tl.fma(t60, t67, 1.0)
+    t69 = t55 * 0.25
+    t70 = c0 + t69
+    t71 = t70 - c0
+    t72 = 4.0 * t71
+    t73 = t55 - t72
+    t74 = t73 * t73
+    t75 = 1.0 == t74
+    t76 = tl.where(t75, t64, t68)
+    t77 = t76 * -1.0
+    t78 = tl.abs(t73)
+    t79 = t78 == 2.0
+    t80 = 1.0 == t73
+    t81 = t79 | t80
+    t82 = tl.where(t81, t77, t76)
+    t83 = tl.where(t75, t68, t64)
+    t84 = t83 * -1.0
+    t85 = -1.0 == t73
+    t86 = t85 | t79
+    t87 = tl.where(t86, t84, t83)
+    t88 = 2.0 * t87
+    t89 = t82 * t88
+    t90 = t89 * t49
+    t91 = t90 * -1.0
+    t92 = c9 < t91
+    t93 = tl.where(t92, c9, t91)
+    t94 = t93 < c10
+    t95 = tl.where(t94, c10, t93)
+    t96 = t3 * -0.5
+    t97 = 95.0 < t96
+    t98 = tl.where(t97, 95.0, t96)
+    t99 = t96 < -150.0
+    t100 = tl.where(t99, -150.0, t98)
+    t101 = tl.fma(c1, t100, c0)
+    t102 = t101 - c0
+    t103 = tl.fma(c2, t102, t100)
+    t104 = c3 * t102
+    t105 = t103 + t104
+    t106 = tl.fma(c4, t105, c5)
+    t107 = tl.fma(t105, t106, c6)
+    t108 = tl.fma(t105, t107, c7)
+    t109 = tl.fma(t105, t108, c8)
+    t110 = t105 * t105
+    t111 = tl.fma(t109, t110, t105)
+    t112 = 1.0 + t111
+    t113 = tl.where(t99, 0.0, t112)
+    t114 = t101.to(tl.int32, bitcast=True)
+    t115 = t114 >> 1
+    t116 = 127 + t115
+    t117 = t116 << 23
+    t118 = t117.to(tl.float32, bitcast=True)
+    t119 = t113 * t118
+    t120 = 1 + t114
+    t121 = t120 >> 1
+    t122 = 127 + t121
+    t123 = t122 << 23
+    t124 = t123.to(tl.float32, bitcast=True)
+    t125 = t119 * t124
+    t126 = c9 < t125
+    t127 = tl.where(t126, c9, t125)
+    t128 = t127 < c10
+    t129 = tl.where(t128, c10, t127)
+    t130 = t82 * t129
+    t131 = c9 < t130
+    t132 = tl.where(t131, c9, t130)
+    t133 = t132 < c10
+    t134 = tl.where(t133, c10, t132)
+    t135 = t134 * grad_mean
+    t136 = tl.fma(t95, grad_var, t135)
+    t137 = t87 * -2.0
+    t138 = tl.fma(t87, t137, 1.0)
+    t139 = 2.0 * t37
+    t140 = t139 - 1.0
+    t141 = tl.fma(t138, t140, 1.0)
+    t142 = t37 * t141
+    t143 = 0.5 * t142
+    t144 = c9 < t143
+    t145 = tl.where(t144, c9, t143)
+    t146 = t145 < c10
+    t147 = tl.where(t146, c10, t145)
+    t148 = t87 * t129
+    t149 = -0.5 * t148
+    t150 = c9 < t149
+    t151 = tl.where(t150, c9, t149)
+    t152 = t151 < c10
+    t153 = tl.where(t152, c10, t151)
+    t154 = t153 * grad_mean
+    t155 = tl.fma(t147, grad_var, t154)
+    return (t136, t155)
 
 
 @triton.jit

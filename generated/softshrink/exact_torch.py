@@ -4,16 +4,16 @@
 #
 # rule digest  5444b032885e809721e978a2a59c4e64d913968fc74d9ea4adde28d0f4cefdf0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   softshrink_exact_forward 443, softshrink_exact_backward 528
+# operations   softshrink_exact_forward 438, softshrink_exact_backward 523
 #
 # Certificate:
-#   mean        0.197 tolerance, worst at mean = 1.12238061, var = 17.1201973
-#   var         0.134 tolerance, worst at mean = -0.194591746, var = 0.123385377
-#   dmean_dmu   0.00347 tolerance, worst at mean = -0.495315075, var = 0.042189125
-#   dmean_dvar  0.0063 tolerance, worst at mean = -0.607615113, var = 0.125600979
-#   dvar_dmu    0.0495 tolerance, worst at mean = -0.0858099461, var = 0.123658769
-#   dvar_dvar   0.0498 tolerance, worst at mean = 0.00173934503, var = 0.122560956
-#   against exact values at 15311 points over all of float32; details in exact.json
+#   mean        0.184 tolerance, worst at mean = 0.00667144358, var = 19.020607
+#   var         0.126 tolerance, worst at mean = -0.171437725, var = 0.126863077
+#   dmean_dmu   0.0035 tolerance, worst at mean = -0.495315045, var = 0.0421896838
+#   dmean_dvar  0.00729 tolerance, worst at mean = -0.626958847, var = 0.122830532
+#   dvar_dmu    0.0561 tolerance, worst at mean = -0.0735019669, var = 0.122651622
+#   dvar_dvar   0.0484 tolerance, worst at mean = -2.00708616e-11, var = 0.12274871
+#   against exact values at 17009 points over all of float32; details in exact.json
 """softshrink, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

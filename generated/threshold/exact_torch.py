@@ -4,16 +4,16 @@
 #
 # rule digest  f26a8ec010099baf676a675aec16fffe69a594c75793ea9d4871a00b409e1eb5
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   threshold_exact_forward 226, threshold_exact_backward 269
+# operations   threshold_exact_forward 224, threshold_exact_backward 267
 #
 # Certificate:
-#   mean        0.757 tolerance, worst at mean = 0.101007752, var = 0.00443091569
-#   var         0.476 tolerance, worst at mean = 0.0983994976, var = 7.3241992e-08
-#   dmean_dmu   0.00554 tolerance, worst at mean = 7.70976616e-11, var = 30.9481564
-#   dmean_dvar  0.00446 tolerance, worst at mean = 2.56022811, var = 9.26446152
-#   dvar_dmu    0.046 tolerance, worst at mean = 0.109410562, var = 70.3757629
-#   dvar_dvar   0.011 tolerance, worst at mean = 0.666155577, var = 37.8537292
-#   against exact values at 15332 points over all of float32; details in exact.json
+#   mean        0.757 tolerance, worst at mean = 0.101007752, var = 0.00443091616
+#   var         0.411 tolerance, worst at mean = 0.0342826359, var = 0.000240311754
+#   dmean_dmu   0.00554 tolerance, worst at mean = -8.06598655e-06, var = 32.1893845
+#   dmean_dvar  0.0048 tolerance, worst at mean = 2.15275002, var = 4.11198139
+#   dvar_dmu    0.0421 tolerance, worst at mean = 1.01557818e-09, var = 94.7426224
+#   dvar_dvar   0.0129 tolerance, worst at mean = 0.582726717, var = 31.9673519
+#   against exact values at 17013 points over all of float32; details in exact.json
 """threshold, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
