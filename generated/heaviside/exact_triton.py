@@ -9,7 +9,7 @@
 #
 # Certificate:
 #   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
-#   var         6.32 ulp, worst at mean = -1.85035729, var = 1
+#   var         6.32 ulp, worst at mean = 1.85035729, var = 1
 #   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
 #   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
 #   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593

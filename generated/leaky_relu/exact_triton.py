@@ -9,7 +9,7 @@
 #
 # Certificate:
 #   mean        5.8 ulp, worst at mean = -0.641777217, var = 0.167405218, negative_slope = 0.01
-#   var         6.73 ulp, worst at mean = -0.278551996, var = 1, negative_slope = 0.01
+#   var         6.99 ulp, worst at mean = -0.259153098, var = 1, negative_slope = 0.01
 #   dmean_dmu   4.48 ulp, worst at mean = -0.051061593, var = 1, negative_slope = 0.01
 #   dmean_dvar  3 ulp, worst at mean = 1.76413929, var = 1.70878899, negative_slope = 0
 #   dvar_dmu    6.61 ulp, worst at mean = -0.00651477138, var = 24.4668026, negative_slope = 0.01

@@ -35,6 +35,7 @@ class Activation:
         functions: the functions of torch.nn.functional, torch and torch.Tensor that compute the same.
         parameters: attribute of the torch module -> keyword of the op.
         alternatives: value of the attribute ``approximate`` -> another op.
+        fixed: attribute -> the value that a rule without that parameter is built for, where torch has no default.
     """
 
     layer: str
@@ -42,6 +43,11 @@ class Activation:
     functions: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     alternatives: Mapping[object, str] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
+
+    def built_for(self, attribute: str) -> object:
+        """The value of ``attribute`` that a rule without that parameter is built for."""
+        return self.fixed[attribute] if attribute in self.fixed else _default_of(self.layer, attribute)
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -69,7 +75,13 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Hardsigmoid", "hardsigmoid", ("hardsigmoid",)),
     Activation("Hardswish", "hardswish", ("hardswish",)),
     Activation("LogSigmoid", "logsigmoid", ("logsigmoid",)),
-    Activation("Threshold", "threshold", ("threshold", "threshold_"), _same("threshold", "value")),
+    Activation(
+        "Threshold",
+        "threshold",
+        ("threshold", "threshold_"),
+        _same("threshold", "value"),
+        fixed={"threshold": 0.1, "value": 20},
+    ),
     # not in torch.nn
     Activation("Abs", "abs", ("abs", "abs_", "absolute")),
     Activation("Heaviside", "heaviside"),
@@ -145,7 +157,7 @@ class ActivationLayer(Layer):
             value = getattr(self, attribute)
             if keyword in accepted:
                 params[keyword] = float(value)
-            elif value != _default_of(self.row.layer, attribute):
+            elif value != self.row.built_for(attribute):
                 raise InputError(
                     f"{type(self).__name__}: the rule {op.name!r} has no parameter for {attribute}={value!r}"
                 )

@@ -91,13 +91,14 @@ def test_a_rule_s_section_has_formula_pictures_certificates_and_comparison() -> 
         "data:image/svg+xml",
         "data:image/png",
         "data:image/svg+xml",
+        "data:image/svg+xml",
     ]
     certificate = json.loads((GENERATED / "heaviside" / "exact.json").read_text())
     worst = max(bound["ulp"] for bound in certificate["bounds"].values())
     assert section.worst == pytest.approx(worst / 8)
     assert [row[0] for row in section.certificates["exact"].rows] == list(certificate["bounds"])
     assert section.comparison is not None
-    assert [row[0] for row in section.comparison.rows] == ["exact", "tight"]
+    assert [row[0] for row in section.comparison.rows] == ["exact", "tight", "logistic_input"]
     text = "".join(read(render_page([section])).text)
     assert certificate["method"]["promises"]["checked"][0] in text
 
@@ -106,7 +107,7 @@ def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Pat
     shutil.copytree(GENERATED / "heaviside", tmp_path / "heaviside")
     two = [f"const float *restrict {name}" for name in ("mean", "var")]
     four = [f"const float *restrict {name}" for name in ("mean1", "var1", "mean2", "var2")]
-    for variant in ("exact", "tight"):
+    for variant in ("exact", "tight", "logistic_input"):
         file = tmp_path / "heaviside" / f"{variant}.c"
         text = file.read_text()
         file.write_text(text.replace(", ".join(two), ", ".join(four)))
@@ -115,7 +116,7 @@ def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Pat
     assert section.inputs == "mean1, var1, mean2, var2"
     assert section.notes == ["A function of two inputs: no pictures over one mean and one variance."]
     assert len(section.pictures) == 1  # the certificate's histogram
-    assert set(section.certificates) == {"exact", "tight"}
+    assert set(section.certificates) == {"exact", "tight", "logistic_input"}
     assert "two inputs" in "".join(read(render_page([section])).text)
 
 
