@@ -8,13 +8,13 @@
 // operations   relu_fitted_forward 193, relu_fitted_backward 218
 //
 // Certificate:
-//   mean        2.75e+07 ulp, worst at mean = -1.47603893, var = 1
-//   var         2.75e+07 ulp, worst at mean = -1.53524935, var = 1
-//   dmean_dmu   2.75e+07 ulp, worst at mean = -0.014920949, var = 1
-//   dmean_dvar  2.75e+07 ulp, worst at mean = 9.75721073, var = 1
-//   dvar_dmu    2.75e+07 ulp, worst at mean = -1.64898598, var = 1
-//   dvar_dvar   2.75e+07 ulp, worst at mean = -2.03270626, var = 1
-//   against exact values at 16996 points over all of float32; details in fitted.json
+//   mean        4.47 ulp, worst at mean = -1.30270112, var = 125.486282
+//   var         3.57 ulp, worst at mean = -1.40024149, var = 0.471220672
+//   dmean_dmu   6.02 ulp, worst at mean = -2951049.5, var = 9.59670929e+17
+//   dmean_dvar  3.05 ulp, worst at mean = 1.49248865e-06, var = 2.91924715e-13
+//   dvar_dmu    6.49 ulp, worst at mean = -0.0117737949, var = 9.55929427e-05
+//   dvar_dvar   5.49 ulp, worst at mean = -1.40024149, var = 0.471220613
+//   against exact values at 16900 points over all of float32; details in fitted.json
 
 #include <float.h>
 #include <stdint.h>
