@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=1_000_000)
-    parser.add_argument("--only", help="one rule")
+    parser.add_argument("--only", help="rules, comma-separated; all unless given")
     arguments = parser.parse_args()
 
     flags = builds()
@@ -42,7 +42,7 @@ def main() -> None:
     rows = []
     for rule in load_rules(ROOT / "rules"):
         # Inputs are made for one mean and one variance.
-        if arguments.only not in (None, rule.name) or len(rule.inputs) > 1 or rule.noise is not None:
+        if (arguments.only and rule.name not in arguments.only.split(",")) or len(rule.inputs) > 1 or rule.noise is not None:
             continue
         started = time.perf_counter()
         evidence = read_evidence(evidence_path(ROOT / "rules" / f"{rule.name}.py"), rule.name)
