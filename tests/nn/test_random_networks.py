@@ -13,6 +13,7 @@ from momentgen import Moments, nn
 from momentgen.nn import functional
 
 ACTIVATIONS = sorted(set(nn._activation.LAYERS) - {"Exp", "Square"})  # their moments overflow as they should
+ARGUMENTS = {row.layer: dict(row.fixed) for row in nn._activation.ACTIVATIONS}
 
 
 MAX_POOLS = ["max"] if "maximum" in momentgen.generated.__all__ else []
@@ -49,7 +50,8 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
             layers.append(nn.Conv2d(channels, wanted, 3, padding=1, bias=draw(st.booleans())))
             channels = wanted
         elif kind == "activation":
-            layers.append(getattr(nn, draw(st.sampled_from(ACTIVATIONS)))())
+            name = draw(st.sampled_from(ACTIVATIONS))
+            layers.append(getattr(nn, name)(**ARGUMENTS.get(name, {})))
         elif kind == "norm":
             layers.append(
                 draw(
