@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,7 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "short"]
 
 
-class SweepDisplay:
+class _Display:
+    """Progress that runs as long as the context does, where the output is a terminal."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        if self._progress.console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class SweepDisplay(_Display):
     """A bar a variant over its inputs, and a table of what was found; implements ``exhaustive.Reporter``."""
 
     def __init__(self, console: Console) -> None:
@@ -43,16 +59,6 @@ class SweepDisplay:
             "rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
         )
         self.over: list[str] = []
-
-    def __enter__(self) -> SweepDisplay:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def planned(self, variants: int, inputs: int) -> None:
         self._each = inputs
@@ -131,7 +137,7 @@ class BuildDisplay(Reporter):
             self._progress.remove_task(self._running.pop(result.rule))
 
 
-class VerifyDisplay:
+class VerifyDisplay(_Display):
     """A bar over the variants, and a table of what was measured; implements ``verify.Reporter``."""
 
     def __init__(self, console: Console) -> None:
@@ -155,16 +161,6 @@ class VerifyDisplay:
         )
         for column in self.table.columns[3:6]:
             column.justify, column.no_wrap = "right", True
-
-    def __enter__(self) -> VerifyDisplay:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def planned(self, variants: int) -> None:
         self._task = self._progress.add_task("variants", total=variants)
@@ -192,7 +188,7 @@ class VerifyDisplay:
         self.table.add_section()
 
 
-class ReportDisplay:
+class ReportDisplay(_Display):
     """A bar over the rules of a report; called as ``report.write.Progress``."""
 
     def __init__(self, console: Console) -> None:
@@ -204,18 +200,9 @@ class ReportDisplay:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not console.is_terminal,  # else stopping prints an empty line
         )
         self._task = self._progress.add_task("rules", total=None)
-
-    def __enter__(self) -> ReportDisplay:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, done: int, total: int, name: str) -> None:
         self._progress.update(self._task, completed=done, total=total, description=escape(name or "rules"))

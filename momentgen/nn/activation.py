@@ -6,6 +6,7 @@ op is not built yet has no layer; asking for it names the rule that is missing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -166,6 +167,7 @@ class ActivationLayer(Layer):
         return op(x.mean, x.var, **params)
 
 
+@functools.cache
 def _default_of(layer: str, attribute: str) -> object:
     return getattr(getattr(torch.nn, layer)(), attribute, None)
 

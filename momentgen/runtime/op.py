@@ -16,7 +16,7 @@ from momentgen.runtime import autograd
 from momentgen.runtime.certificate import Certificate
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import Parameter, input_names, resolve
+from momentgen.runtime.parameters import Parameter, chosen_variant, input_names, resolve
 
 __all__ = ["Op"]
 
@@ -128,9 +128,7 @@ class Op:
             InputError: if there is no such variant.
             CertificateError: if its file is missing or damaged.
         """
-        variant = self.default if variant is None else variant
-        if variant not in self.variants:
-            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        variant = chosen_variant(self.name, self.variants, self.default, variant)
         return Certificate.read(self.package, self.name, variant)
 
     def kernel(

@@ -1,4 +1,4 @@
-"""The scalar parameters of a rule as a caller sees them, and as the float32 kernels receive them.
+"""What a caller passes to an op beside tensors: its variant, and scalar parameters as the float32 kernels take them.
 
 A parameter ``p`` reaches a float32 kernel as two floats, ``p_hi = float32(p)``
 and ``p_lo = float32(p - p_hi)``: together they carry 48 bits of it.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from momentgen.errors import InputError
 
-__all__ = ["Parameter", "input_names", "resolve", "split"]
+__all__ = ["Parameter", "chosen_variant", "input_names", "resolve", "split"]
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,15 @@ def split(op: str, value: float) -> tuple[float, float]:
     if math.isinf(high):
         raise InputError(f"{op}: parameter value {value!r} is beyond the range of float32")
     return high, ctypes.c_float(value - high).value
+
+
+def chosen_variant(name: str, variants: Sequence[str], default: str, variant: str | None) -> str:
+    """The variant asked for, or the default.
+
+    Raises:
+        InputError: if there is no such variant.
+    """
+    chosen = default if variant is None else variant
+    if chosen not in variants:
+        raise InputError(f"{name}: no variant {chosen!r}; expected one of {', '.join(variants)}")
+    return chosen

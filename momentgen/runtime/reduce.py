@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from momentgen.errors import InputError, MomentgenError
 from momentgen.runtime.certificate import Certificate
 from momentgen.runtime.moments import Moments
+from momentgen.runtime.parameters import chosen_variant
 
 __all__ = ["Reduction"]
 
@@ -76,9 +77,7 @@ class Reduction:
 
     def __call__(self, mean: Tensor, var: Tensor, *, dim: int = -1, variant: str | None = None) -> Any:
         """See the op's own documentation, ``help(op)``."""
-        variant = self.default if variant is None else variant
-        if variant not in self.variants:
-            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        variant = chosen_variant(self.name, self.variants, self.default, variant)
         self._check(mean, var, dim)
         m, v = (t.to(torch.float64).movedim(dim, -1) for t in (mean, var))
         v = torch.where(v >= 0, v, torch.full_like(v, torch.nan))
@@ -97,9 +96,7 @@ class Reduction:
             InputError: if there is no such variant.
             CertificateError: if its file is missing or damaged.
         """
-        variant = self.default if variant is None else variant
-        if variant not in self.variants:
-            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        variant = chosen_variant(self.name, self.variants, self.default, variant)
         return Certificate.read(self.package, self.name, variant)
 
     def _check(self, mean: Any, var: Any, dim: int) -> None:
