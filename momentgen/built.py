@@ -79,7 +79,7 @@ class Built:
             MomentgenError: if that code cannot be imported.
         """
         path = self.folder / f"{self.variant}_torch.py"
-        if not setting or not path.is_file():
+        if not path.is_file():
             return ()
         spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{self.variant}", path)
         if spec is None or spec.loader is None:

@@ -128,7 +128,7 @@ class Kernel:
     def _scalars(self, params: Scalars) -> Scalars:
         """What the float32 kernels take for ``params``: each as a pair of floats, then derived scalars."""
         pairs = tuple(part for value in params for part in split(self.name, value))
-        derive = getattr(self.reference, "kernel_scalars", None) if params else None
+        derive = getattr(self.reference, "kernel_scalars", None)
         if derive is None:
             return pairs
         return pairs + tuple(float(value) for value in derive(**dict(zip(self.parameters, params, strict=True))))
@@ -163,7 +163,8 @@ class Kernel:
         tensors = in_one_layout(tensors)
         first = tensors[0]
         outputs = [torch.empty_like(first) for _ in range(self.outputs(which))]
-        block = parameter_block(self.scalars(params)) if params else None
+        scalars = self.scalars(params)  # a rule without parameters may have some that its constants give
+        block = parameter_block(scalars) if scalars else None
         if n := first.numel():
             function(n, *[t.data_ptr() for t in tensors], block, *[t.data_ptr() for t in outputs])
         return tuple(outputs) if dtype is torch.float32 else tuple([output.to(dtype) for output in outputs])

@@ -77,10 +77,12 @@ class _Writer:
         self.degenerate = g.eq(self.v, g.const(0))
         if precision.scaled:
             tiny, huge = g.lt(self.v, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), self.v)
-            one, up, down = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
-            c = g.comment(g.select(tiny, up, g.select(huge, down, one)), "power of two that keeps residuals normal")
+            one, more, less = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
+            c = g.comment(g.select(tiny, more, g.select(huge, less, one)), "power of two that keeps residuals normal")
             back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
             w, x = g.mul(g.mul(self.v, c), c), g.mul(self.size, c)
+            up, down = (g.select(tiny, g.const(mpmath.mpf(2) ** k), one) for k in (96, -96))
+            self.raised, self.lowered = g.mul(self.v, up), down  # a variance with room for a second word
         else:
             c = back = g.const(1)
             w, x = self.v, self.size
@@ -215,12 +217,15 @@ class _Writer:
         count = self.precision.factors
         return [self.g.exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
+    def times_factors(self, value: int) -> int:
+        """value·2^n, factor after factor."""
+        for factor in self.factors():
+            value = self.g.mul(value, factor)
+        return value
+
     def whole(self) -> int:
         """The product of the factors."""
-        total = self.g.const(1)
-        for factor in self.factors():
-            total = self.g.mul(total, factor)
-        return total
+        return self.times_factors(self.g.const(1))
 
     # --- outputs -----------------------------------------------------------------
     def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
@@ -307,7 +312,8 @@ class _Writer:
         """sigma^p·(C0 + z·2^n).
 
         Lean, where C0 is not 0: one multiply-add, whose product is not rounded.  Else the power of two is applied last:
-        sigma^p·2^n near the smallest number has no room for a second word, and none to spare where |z| > 1.
+        sigma^p·2^n near the smallest number has no room for a second word, and none to spare where |z| > 1.  Nor has
+        sigma² itself where it is small: there the sum is taken in 2^96 sigma².
         """
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
@@ -322,7 +328,11 @@ class _Writer:
         else:
             raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
         plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
-        return g.madd(self.scale(p), z, g.mul(plain, unit)) if lean else g.madd(plain, unit, self.scaled(z, p))
+        if lean:
+            return g.madd(self.scale(p), z, g.mul(plain, unit))
+        if p == 2 and self.precision.scaled:
+            return g.mul(g.madd(plain, self.raised, self.times_factors(g.mul(z, self.raised))), self.lowered)
+        return g.madd(plain, unit, self.scaled(z, p))
 
     def power(self, power: int) -> int:
         """sigma^power."""
@@ -334,10 +344,7 @@ class _Writer:
 
     def scale(self, power: int) -> int:
         """sigma^power·2^n: exact, or below the normal range, and then so is its product with any |z| <= 1."""
-        total = self.power(power)
-        for factor in self.factors():
-            total = self.g.mul(total, factor)
-        return total
+        return self.times_factors(self.power(power))
 
     def scaled(self, z: int, power: int) -> int:
         """z·sigma^power·2^n, in an order in which nothing overflows on the way."""
@@ -345,9 +352,7 @@ class _Writer:
         if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
             for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
                 z = g.mul(z, step)
-            for factor in factors:
-                z = g.mul(z, factor)
-            return z
+            return self.times_factors(z)
         inverse = self.capped if power <= -2 else self.inverse
         for i in range(max(-power, len(factors))):
             if i < -power:
