@@ -32,13 +32,14 @@ class Calibration:
         inputs: name -> float32 array.
         params: what the program's parameters are set to (hi and lo words).
         real: what the graph's parameters are set to.
-        error: output name, computed float32 array -> largest error, in the unit of the goal.
+        error: output name, computed float32 array, and where to look if not everywhere -> largest error, in the unit of
+            the goal.
     """
 
     inputs: Mapping[str, npt.NDArray[np.float32]]
     params: Mapping[str, float]
     real: Mapping[str, float]
-    error: Callable[[str, npt.NDArray[np.float32]], float]
+    error: Callable[..., float]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import Points, seed_of
 from momentgen.compiler.program import Program
-from momentgen.compiler.real import Graph
+from momentgen.compiler.real import Graph, evaluate_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
@@ -43,6 +43,7 @@ _CALIBRATION = 2500
 _CERTIFICATION = 12_000
 _ATTEMPTS = 12
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
+_NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
 _SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
 
 
@@ -199,7 +200,9 @@ def _lower(
 ) -> tuple[Choice, Program]:
     """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"
-    choice = choose(graph, name, _calibrations(stable, graph, seed_of(rule.name), hard), aim, order)
+    calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
+    _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
+    choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
         raise BuildError(
             rule.name,
@@ -208,6 +211,32 @@ def _lower(
             f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
         )
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
+
+
+def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Sequence[Calibration]) -> None:
+    """The PyTorch form, rounded once to float32, keeps the goal as well; a zero of the mean is left to its neighbours.
+
+    Raises:
+        BuildError: if it does not.
+    """
+    for setting, calibration in zip(stable.settings, calibrations, strict=False):
+        inputs = {name: values.astype(np.float64) for name, values in calibration.inputs.items()}
+        away = np.ones_like(next(iter(inputs.values())), dtype=bool)
+        with np.errstate(all="ignore"):
+            for ratio in stable.focus(setting):
+                away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
+        values = evaluate_float64(graph, {**inputs, **calibration.real})
+        for output, index in graph.outputs.items():
+            with np.errstate(over="ignore"):
+                computed = np.broadcast_to(values[index], away.shape).astype(np.float32)
+            error = calibration.error(output, computed, away)
+            if not error <= stable.goal:
+                raise BuildError(
+                    rule.name,
+                    "stabilise",
+                    f"variant {stable.variant}: the float64 form's {output} misses the goal of {stable.goal:g} "
+                    f"{stable.unit} by itself: {error:.3g}",
+                )
 
 
 def _shown(errors: Mapping[str, float]) -> str:
@@ -241,8 +270,9 @@ def _calibration(
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
     real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
 
-    def error(output: str, computed: npt.NDArray[np.float32]) -> float:
-        return float((weight * stable.measure(output, computed, exact[output], *points)).max())
+    def error(output: str, computed: npt.NDArray[np.float32], where: npt.NDArray[np.bool_] | None = None) -> float:
+        errors = weight * stable.measure(output, computed, exact[output], *points)
+        return float((errors if where is None else errors[where]).max(initial=0.0))
 
     return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)
 

@@ -150,6 +150,10 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
     raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
 
 
+def _share(found: Found) -> float:
+    return found.share
+
+
 def _is_one_kink(f: Activation) -> bool:
     """Whether f is two lines that meet, or jump: then one atom is f itself."""
     return len(f.kinks) == 1 and all(p.expr.is_polynomial(x) for p in f.pieces)
@@ -167,7 +171,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     measure = measure_for(f, truth)
     found, branches, local = _choose(f, rule.f, measure, truth)
     switch = found.atoms.switch
-    fine = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _FINE, switch, 0, start=switch)
+    fine = found if _is_one_kink(f) else min(found, find_atoms(f, _FINE, switch, 0, start=switch), key=_share)
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
     graphs: dict[str, Any] = {}

@@ -97,8 +97,9 @@ def find_switch(f: Activation, terms: int) -> tuple[float, float]:
     raise BuildError(f.name, "stabilise", f"a local form of {terms} terms leaves {error:.2g} of the variance", f.length)
 
 
-def _grid(f: Activation) -> F64:
-    far = (f.reach + 4 * f.length) / f.length
+def _grid(f: Activation, widest: float) -> F64:
+    """Points out to where f is a line and the atom of the widest variance has ended as well."""
+    far = max(f.reach + 4 * f.length, 7 * math.sqrt(widest)) / f.length
     half = np.sinh(np.linspace(0, math.asinh(2 * far), _POINTS)) / 2
     return f.length * np.concatenate([-half[:0:-1], half])
 
@@ -159,7 +160,8 @@ def find_atoms(
         terms: of the local form, for the record.
         start: the variance from where on the mean is used: 0, or v*.
     """
-    u = _grid(f)
+    widest = max(tau for count, _ in choices for taus in _spreads(f, count, start) for tau in taus)
+    u = _grid(f, widest + max(start, switch))
     sides = Side(f, 1), Side(f, -1)
     mean_target = _mean_target(f, sides[0], u, start)
     seconds = [_second_target(f, side, u, switch) for side in sides]
@@ -238,7 +240,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             f"the best sum of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
         )
         raise BuildError(rule.name, "stabilise", cause, rule.f)
-    fine = find_atoms(f, _FINE, switch, 8)
+    # More atoms are not always better: what is there already stays where they are not.
+    fine = min(found, find_atoms(f, _FINE, switch, 8), key=lambda one: one.share)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     for suffix, atoms, precision in (("", found.atoms, FLOAT32), ("64", fine.atoms, FLOAT64)):
