@@ -36,6 +36,8 @@ class Op(enum.Enum):
     arithmetic; shift counts are constants from 0 to 31.
     """
 
+    __hash__ = object.__hash__  # members are one object each; Enum hashes their names, and ablation does so often
+
     INPUT = "input"  # attribute name: which input of the kernel (one value an element)
     PARAM = "param"  # attribute name: which scalar parameter (one value a call)
     CONST_F32 = "const_f32"  # attribute bits
