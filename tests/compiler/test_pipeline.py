@@ -6,11 +6,16 @@ import ast
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import sympy
 
+from momentgen.compiler import pipeline
+from momentgen.compiler.derive import Derivation
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise import Stable, stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Rule, x
 
@@ -90,3 +95,16 @@ def test_what_cannot_be_compiled_names_rule_and_stage(rule: Callable[[], Rule], 
     assert caught.value.rule == made.name
     assert caught.value.stage == stage
     assert f"rule {made.name}, stage {stage}: " in str(caught.value)
+
+
+def test_a_float64_form_that_misses_the_goal_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(derivation: Derivation) -> list[Stable]:
+        (stable,) = stabilise(derivation)
+        wrong = Graph(("mean", "var"))
+        wrong.output("mean", wrong.mul(wrong.input("mean"), wrong.const(1)))  # right on one side only
+        wrong.output("var", wrong.input("var"))
+        return [replace(stable, forward64=wrong)]
+
+    monkeypatch.setattr(pipeline, "stabilise", spoiled)
+    with pytest.raises(BuildError, match="float64 form's mean misses the goal"):
+        compile_rule(quick())
