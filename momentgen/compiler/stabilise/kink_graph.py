@@ -86,6 +86,7 @@ class _Writer:
         else:
             c = back = g.const(1)
             w, x = self.v, self.size
+        self.roomy_variance = precision.scaled and not precision.lean
         # At var = 0 stand-ins with which every mean but 0 is beyond reach.  NaN stays NaN.
         self.w = g.select(self.degenerate, g.const(mpmath.mpf(2) ** -100), w)
         x = g.select(self.degenerate, g.mul(self.size, g.const(mpmath.mpf(2) ** 126)), x)
@@ -264,6 +265,8 @@ class _Writer:
     def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
         """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
         g = self.g
+        if power == 2 and order == 0 and not factors and self.roomy_variance:
+            return g.mul(g.mul(self.raised, value), self.lowered)
         inverse = self.capped if power <= -2 else self.inverse
         t, down = self.roomy(power) if order and power <= 0 and self.precision.scaled else (self.t, g.const(1))
         for _ in range(order):
@@ -330,7 +333,7 @@ class _Writer:
         plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
         if lean:
             return g.madd(self.scale(p), z, g.mul(plain, unit))
-        if p == 2 and self.precision.scaled:
+        if p == 2 and self.roomy_variance:
             return g.mul(g.madd(plain, self.raised, self.times_factors(g.mul(z, self.raised))), self.lowered)
         return g.madd(plain, unit, self.scaled(z, p))
 
