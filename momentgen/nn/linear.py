@@ -13,7 +13,7 @@ from momentgen.errors import InputError
 from momentgen.nn.layer import Layer, certain, is_certain, known, transforming
 from momentgen.runtime import Moments
 
-__all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear"]
+__all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear", "one_input"]
 
 
 def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
@@ -93,6 +93,12 @@ class _OneInput(torch.autograd.Function):
         return of_mean, of_var, scaled.mul_(doubled).addr_(grads[0], mean)
 
 
+def one_input(mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None) -> Moments:
+    """:func:`linear` of one input, shape ``(in_features,)``: what statistics of a data set are."""
+    mean, var = _OneInput.apply(mean, var, weight)
+    return known(mean if bias is None else mean + bias, var)
+
+
 class Linear(Layer, torch.nn.Linear):
     """:class:`torch.nn.Linear` over moments.
 
@@ -105,7 +111,11 @@ class Linear(Layer, torch.nn.Linear):
     """
 
     def moments(self, x: Moments) -> Moments:
-        return linear(x, self.weight, self.bias)
+        return self.affine(x, self.weight, self.bias)
+
+    def affine(self, x: Moments, weight: Tensor, bias: Tensor | None) -> Moments:
+        """The layer with another weight and bias."""
+        return linear(x, weight, bias)
 
     def statistics(self, x: Moments) -> Moments:
         # After a Flatten every channel fills in_features / C inputs.
@@ -113,9 +123,8 @@ class Linear(Layer, torch.nn.Linear):
         if rest:
             raise InputError(f"Linear: {self.in_features} input features do not come from {x.mean.shape[0]} channels")
         if copies == 1:
-            mean, var = _OneInput.apply(x.mean, x.var, self.weight)
-            return known(mean if self.bias is None else mean + self.bias, var)
-        weight = self.weight.unflatten(1, (-1, copies))
+            return one_input(x.mean, x.var, self.weight, self.bias)
+        weight = self.weight.reshape(self.out_features, -1, copies)  # torch.compile cannot trace unflatten here
         return known(F.linear(x.mean, weight.sum(2), self.bias), F.linear(x.var, weight.square().sum(2)))
 
 
