@@ -121,12 +121,18 @@ def lenet(kind: str, normalised: bool) -> nn.Sequential:
 
 
 def train(kind: str, normalised: bool, images: Images, arguments: argparse.Namespace, console: Console) -> nn.Module:
-    """Train by Adam, batch 128, rate 1e-3·0.96^epoch; stochastic units by AP2, with the paper's loss."""
+    """Train by Adam, batch 128, rate 1e-3·0.96^epoch; stochastic units by AP2, with the paper's loss.
+
+    The plain network starts from the point that analytic normalisation gives it, and is not normalised in training.
+    """
     torch.manual_seed(arguments.seed)
     net = lenet(kind, normalised)
     model: torch.nn.Module = net
+    mean, var = images.x_train.mean().view(1), images.x_train.var().view(1)
     if normalised:
-        model = nn.AnalyticNormalization(net, images.x_train.mean(), images.x_train.var())
+        model = nn.AnalyticNormalization(net, mean, var)
+    else:
+        nn.initialise_analytically(net, mean, var)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     rate = torch.optim.lr_scheduler.ExponentialLR(adam, 0.96)
     method = "ap2" if kind in ("dropout", "bernoulli") else "ap1"
@@ -294,8 +300,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with mnist.npz")
     parser.add_argument("--samples", type=int, default=4000, help="Monte Carlo samples an image")
     parser.add_argument("--inputs", type=int, default=5, help="test images to propagate")
-    parser.add_argument("--train", type=int, default=6_000, help="training images to use")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--train", type=int, default=60_000, help="training images to use")
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--statistics", type=int, default=2000, help="images whose statistics are measured, table 4")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="forget an earlier run's results")
