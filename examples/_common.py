@@ -1,4 +1,4 @@
-"""What the examples share: results on disk that a later run goes on from, the paper's errors, a first point."""
+"""What the examples share: results on disk that a later run goes on from, a console, a first point for training."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 import momentgen
 from momentgen import Moments, nn
 
-__all__ = ["Results", "eps_mu", "eps_sigma", "flat", "initialise_by_batch", "kl", "logits", "wide_console"]
+__all__ = ["Results", "flat", "initialise_by_batch", "wide_console"]
 
 
 def wide_console() -> Console:
     """A console in which the tables fit, also where the output is no terminal."""
-    return Console(width=None if Console().is_terminal else 120)
+    return Console(width=None if Console().is_terminal else 160)
 
 
 class Results:
@@ -50,7 +50,7 @@ class Results:
         """Add a row, five digits a number, and write all."""
         self.data[section][key] = _rounded(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.data, indent=1) + "\n")
+        self.path.write_text(json.dumps(self.data, indent=2) + "\n")
 
     def say_where(self, *others: Path) -> None:
         self.console.print(f"numbers: {', '.join(map(str, (self.path, *others)))}", soft_wrap=True, highlight=False)
@@ -67,30 +67,6 @@ def _rounded(value: Any) -> Any:
 def flat(x: Moments) -> Moments:
     """One row of numbers an image."""
     return Moments(x.mean.flatten(1), x.var.flatten(1))
-
-
-def logits(x: Moments) -> Moments:
-    """In float64: some of the divergences are near float32's rounding."""
-    return Moments(x.mean.flatten(1).double(), x.var.flatten(1).double())
-
-
-def eps_mu(mean: Tensor, truth: Moments) -> float:
-    """Mean |mu - mu*| over mean sigma*: 0 is perfect."""
-    return ((mean.double() - truth.mean).abs().mean() / truth.var.sqrt().mean()).item()
-
-
-def eps_sigma(var: Tensor, truth: Moments) -> float:
-    """Geometric mean of sigma / sigma*: 1 is perfect."""
-    # A unit that hardly ever moves in the samples has no sigma* to compare with.
-    std = truth.var.sqrt()
-    measured = (std > 0.01 * std.mean()) & (var > 0)
-    return (0.5 * (var.double()[measured].log() - truth.var[measured].log())).mean().exp().item()
-
-
-def kl(truth: Tensor, log_q: Tensor) -> float:
-    """Mean Kullback-Leibler divergence of class posteriors from the true ones, shape (N, classes)."""
-    tiny = torch.finfo(torch.float64).tiny
-    return (truth * (truth.clamp_min(tiny).log() - log_q.double())).sum(1).mean().item()
 
 
 @torch.no_grad()
