@@ -70,11 +70,8 @@ def as_moments(where: object, value: object) -> Moments:
     if isinstance(value, Tensor):
         return certain(value)
     if not isinstance(value, Moments):
-        hint = ""
-        if isinstance(value, tuple) and len(value) == 4:
-            hint = "; `+` on two Moments joins them as tuples, use momentgen.nn.functional.add"
         length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        raise InputError(f"{_name(where)}: expected a tensor or Moments, got {type(value).__name__}{length}{hint}")
+        raise InputError(f"{_name(where)}: expected a tensor or Moments, got {type(value).__name__}{length}")
     mean, var = value
     if getattr(var, "_momentgen", 0) and mean.shape == var.shape:
         return value
@@ -168,6 +165,12 @@ class Layer(torch.nn.Module):
     def moments(self, *args: Any, **kwargs: Any) -> Moments:
         """AP2, for random inputs."""
         raise InputError(f"{_name(self)}: no rule for moments")
+
+    def check_rule(self) -> None:
+        """Raise a :class:`~momentgen.errors.MomentgenError` if the layer, with its arguments, has no rule for moments.
+
+        For conversion, which names the layer's place; the layer itself says so when it meets moments.
+        """
 
     def statistics(self, x: Moments) -> Moments:
         """A data set's statistics, one mean and variance a channel, shape ``(C,)``."""

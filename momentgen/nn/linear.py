@@ -1,4 +1,4 @@
-"""Linear layers, Bilinear and Embedding: affine in their input, so exact for independent inputs."""
+"""Linear layers, Bilinear and embeddings: affine in their input, so exact for independent inputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import Layer, certain, is_certain, known, transforming
+from momentgen.nn.layer import Layer, as_moments, certain, draw, is_certain, known, transforming
+from momentgen.nn.method import current_method
 from momentgen.runtime import Moments
 
-__all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear", "one_input"]
+__all__ = ["Bilinear", "Embedding", "EmbeddingBag", "Linear", "bilinear", "linear", "one_input"]
 
 
 def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
@@ -164,5 +165,35 @@ class Embedding(Layer, torch.nn.Embedding):
 
     def propagate(self, indices: Tensor) -> Moments:
         return certain(self.plain(indices))
+
+    forward: Any = propagate
+
+
+class EmbeddingBag(Layer, torch.nn.EmbeddingBag):
+    """:class:`torch.nn.EmbeddingBag`: indices are certain, and so are the rows they pick.
+
+    The weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has variance Σ v e².
+    """
+
+    def propagate(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Moments | Tensor | None = None
+    ) -> Moments:
+        if not isinstance(per_sample_weights, Moments):
+            return certain(self.plain(input, offsets, per_sample_weights))
+        weights = as_moments(self, per_sample_weights)
+        method = current_method(self.propagation)
+        if method != "ap2" or is_certain(weights):
+            return certain(self.plain(input, offsets, draw(weights) if method == "sample" else weights.mean))
+        mean = self.plain(input, offsets, weights.mean)
+        var = F.embedding_bag(
+            input,
+            self.weight.square(),
+            offsets,
+            mode="sum",
+            per_sample_weights=weights.var,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+        return known(mean, var)
 
     forward: Any = propagate
