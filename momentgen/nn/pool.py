@@ -167,10 +167,9 @@ def root_of(square: Moments) -> Moments:
     their applications, Biometrika 36).
 
     Args:
-        square: moments of S, any shape; computed in float64.
+        square: moments of S, any shape, in float64.
     """
-    dtype = square.mean.dtype
-    m, v = (part.double() for part in square)
+    m, v = square
     some = m > 0
     u = torch.where(some, v, 0) / torch.where(some, m * m, 1)  # 1/a
     # log of Γ(a + ½)² / (Γ(a)² a): its asymptotic series for large a, where the gamma functions cancel.
@@ -181,7 +180,7 @@ def root_of(square: Moments) -> Moments:
     many = w * (-1 / 4 + w * w * (1 / 96 + w * w * (-1 / 320 + w * w * 17 / 7168)))
     log_share = torch.where(small, many, few)
     root = square_root(m)
-    return known((root * (log_share / 2).exp()).to(dtype), (-m * torch.expm1(log_share)).to(dtype))
+    return known(root * (log_share / 2).exp(), -m * torch.expm1(log_share))
 
 
 class _LPPool(Layer):
@@ -198,12 +197,14 @@ class _LPPool(Layer):
 
     def moments(self, x: Moments) -> Moments:
         self.check_rule()
-        square = mul(x, x) if self.norm_type == 2 else x
         size = int(torch.Size(_tuple(self.kernel_size, self.dims)).numel())
-        average = _AVERAGES[self.dims](self.kernel_size, self.stride, ceil_mode=self.ceil_mode).moments(square)
+        average = _AVERAGES[self.dims](self.kernel_size, self.stride, ceil_mode=self.ceil_mode)
         if self.norm_type == 1:
-            return known(self.plain(x.mean), size**2 * average.var)
-        return root_of(Moments(size * average.mean, size**2 * average.var))
+            return known(self.plain(x.mean), size**2 * average.moments(x).var)
+        wide = Moments(x.mean.double(), x.var.double())  # for squares of squares
+        mean, var = average.moments(mul(wide, wide))
+        root = root_of(Moments(size * mean, size**2 * var))
+        return known(root.mean.to(x.mean.dtype), root.var.to(x.mean.dtype))
 
 
 class LPPool1d(_LPPool, torch.nn.LPPool1d):
