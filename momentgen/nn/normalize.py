@@ -147,16 +147,30 @@ def propagate_statistics(network: torch.nn.Module, mean: Tensor, var: Tensor) ->
         mean: the data's mean, a channel each, shape ``(C,)``.
         var: the data's variance, shape ``(C,)``.
 
-    Every :class:`Normalize` in it is brought up to date on the way.
+    Every :class:`Normalize` in it keeps these statistics.
 
     Raises:
         InputError: if the shapes differ, a variance is negative, or a layer has no such rule.
     """
+    try:
+        return _propagated(network, mean, var)
+    finally:
+        _settle(network)
+
+
+def _propagated(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
+    """The same, and every :class:`Normalize` keeps this pass's graph until it is settled."""
     x = as_moments("propagate_statistics", Moments(mean, var))
     if mean.dim() != 1:
         raise InputError(f"propagate_statistics: expected shape (C,), got {tuple(mean.shape)}")
     with statistics():
         return as_moments("propagate_statistics", network(x))
+
+
+def _settle(network: torch.nn.Module) -> None:
+    for part in network.modules():
+        if isinstance(part, Normalize):
+            part._live = None
 
 
 class AnalyticNormalization(Module):
@@ -179,22 +193,16 @@ class AnalyticNormalization(Module):
         """Bring the kept statistics up to date with the parameters, without gradients."""
         with torch.no_grad():
             propagate_statistics(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
-        self._settle()
-
-    def _settle(self) -> None:
-        for part in self.network.modules():
-            if isinstance(part, Normalize):
-                part._live = None
 
     def forward(self, x: Any) -> Any:
         """The network's output; in training, by statistics of its present parameters."""
         if not self.training or current_method(self.propagation) == "statistics":
             return self.network(x)
-        propagate_statistics(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
         try:
+            _propagated(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
             return self.network(x)
         finally:
-            self._settle()  # the graph of this step ends with it
+            _settle(self.network)  # the graph of this step ends with it
 
 
 def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -197,6 +198,16 @@ def test_statistics_of_channels_normalise_what_they_propagate():
         first = net[:2].eval()(pixels).mean
     assert ((first.mean((0, 2, 3))).abs() < 4 / 20_000**0.5).all()
     torch.testing.assert_close(first.var((0, 2, 3)), torch.ones(4), atol=0.05, rtol=0)
+
+
+def test_statistics_are_kept_and_weights_are_not():
+    net = nn.Sequential(nn.Linear(2, 1), nn.Normalize(1))
+    nn.propagate_statistics(net, torch.tensor([0.2, -1.0]), torch.tensor([0.5, 2.0]))
+    x = torch.randn(1, 2)
+    before = net(x).mean
+    net[1].weight.data.mul_(3.0)
+    torch.testing.assert_close(net(x).mean, 3 * before)
+    copy.deepcopy(net)  # holds no graph
 
 
 def test_training_differentiates_through_the_statistics():
