@@ -155,9 +155,9 @@ def show(rows: dict[str, dict[str, object]], console: Console) -> None:
     console.print(PAPER, soft_wrap=True, highlight=False)
     for kind, levels, shown, what in (
         ("gaussian", GAUSSIAN, (0.2, 0.4, 0.6, 0.8, 1.0), "Gaussian noise of standard deviation"),
-        ("sign", SIGN, (0.05, 0.1, 0.15, 0.2), "gradient-sign attack of size"),
+        ("sign", SIGN, (0.05, 0.1, 0.15, 0.2), "a gradient-sign attack of size"),
     ):
-        table = Table(title=f"Accuracy, % (odds of wrong answers) under a {what} …")
+        table = Table(title=f"Accuracy, % (odds of wrong answers) under {what} …")
         for column in ("", "training loss", "0", *map(str, shown)):
             table.add_column(column, justify="left" if not column else "right")
         for name, row in rows.items():

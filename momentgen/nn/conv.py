@@ -59,7 +59,11 @@ class _Conv(Layer):
 
     def statistics(self, x: Moments) -> Moments:
         # Every place of the kernel sees a pixel of the same statistics.
-        if self.groups == 1 and x.mean.shape[0] == self.in_channels:
+        if x.mean.shape != (self.in_channels,):
+            raise InputError(
+                f"{type(self).__name__}: expected {self.in_channels} channels, got shape {tuple(x.mean.shape)}"
+            )
+        if self.groups == 1:
             flat = self.weight.flatten(1)
             places = flat.shape[1] // self.in_channels
             mean, var = (part[:, None].expand(-1, places).reshape(-1) for part in x)

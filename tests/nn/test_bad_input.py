@@ -66,6 +66,12 @@ def test_mismatched_shapes_name_the_layer_and_the_shape(layer, message):
         layer(Moments(ZERO, ZERO + 1))
 
 
+def test_statistics_of_other_channels_are_refused():
+    for layer in (nn.Conv2d(3, 2, 1), nn.Conv2d(4, 2, 1, groups=2), nn.Linear(3, 2), nn.Normalize(3)):
+        with pytest.raises(InputError, match=r"Conv2d: expected|Linear: 3 input features|Normalize: expected"):
+            nn.propagate_statistics(layer, torch.zeros(2), torch.ones(2))
+
+
 def test_layers_without_a_built_rule_name_the_rule():
     absent = [row.layer for row in nn._activation.ACTIVATIONS if nn._activation.missing(row.layer)]
     for name in absent:
