@@ -47,26 +47,31 @@ def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
 
 def square_linear(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
-    general = transforming() or getattr(forward_ad, "_current_level", 0) >= 0
-    if general or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
+    if _transformed() or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
         return F.linear(var, weight.square())
     return cast(Tensor, _SquareLinear.apply(var, weight))
 
 
+def _transformed() -> bool:
+    """Whether ``torch.func`` or forward-mode differentiation is at work, which the functions below are not made for."""
+    return transforming() or getattr(forward_ad, "_current_level", 0) >= 0
+
+
 class _SquareLinear(torch.autograd.Function):
-    """See :func:`square_linear`."""
+    """See :func:`square_linear`; the squares are kept, for to make them anew takes longer."""
 
     @staticmethod
     def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(var, weight)
-        return F.linear(var, weight.square())
+        squares = weight.square()
+        ctx.save_for_backward(var, weight, squares)
+        return F.linear(var, squares)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        var, weight = ctx.saved_tensors
+        var, weight, squares = ctx.saved_tensors
         of_var = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_var = grads[0] @ weight.square()
+            of_var = grads[0] @ (weight.square() if torch.is_grad_enabled() else squares)
         if ctx.needs_input_grad[1]:
             doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
             # An outer product is a slow matrix product.
@@ -80,23 +85,29 @@ class _OneInput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, var: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(mean, var, weight)
-        return torch.mv(weight, mean), torch.mv(weight.square(), var)
+        squares = weight.square()
+        ctx.save_for_backward(mean, var, weight, squares)
+        return torch.mv(weight, mean), torch.mv(squares, var)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        mean, var, weight = ctx.saved_tensors
+        mean, var, weight, squares = ctx.saved_tensors
+        again = torch.is_grad_enabled()  # to be differentiated again
+        squares = weight.square() if again else squares
         of_mean = torch.mv(weight.t(), grads[0]) if ctx.needs_input_grad[0] else None
-        of_var = torch.mv(weight.square().t(), grads[1]) if ctx.needs_input_grad[1] else None
+        of_var = torch.mv(squares.t(), grads[1]) if ctx.needs_input_grad[1] else None
         scaled, doubled = weight * var, (2 * grads[1])[:, None]
-        if torch.is_grad_enabled():  # to be differentiated again
+        if again:
             return of_mean, of_var, torch.addr(scaled * doubled, grads[0], mean)
         return of_mean, of_var, scaled.mul_(doubled).addr_(grads[0], mean)
 
 
 def one_input(mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None) -> Moments:
     """:func:`linear` of one input, shape ``(in_features,)``: what statistics of a data set are."""
-    mean, var = _OneInput.apply(mean, var, weight)
+    if _transformed():
+        mean, var = torch.mv(weight, mean), torch.mv(weight.square(), var)
+    else:
+        mean, var = _OneInput.apply(mean, var, weight)
     return known(mean if bias is None else mean + bias, var)
 
 

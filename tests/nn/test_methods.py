@@ -269,6 +269,22 @@ def test_normalisation_within_the_weights_is_that_of_the_activations(method, bia
     assert {"0.weight", "1.weight", "1.running_mean", "1.running_var"} <= net.state_dict().keys()
 
 
+def test_normalised_networks_are_transformed_by_torch_func():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Normalize(2), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8, 1))
+    model = nn.AnalyticNormalization(net, 0.1, 0.2).double()
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    x = torch.randn(4, 1, 3, 3, dtype=torch.float64)
+
+    def loss(values: dict[str, torch.Tensor], kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, (values, kept), (x,)).mean.square().sum()
+
+    found = torch.func.grad(loss)(parameters, buffers)  # buffers are written to, as batch norm's are
+    loss(parameters, buffers).backward()
+    for name, value in parameters.items():
+        torch.testing.assert_close(found[name], value.grad)
+
+
 def test_gradients_of_square_weights_are_those_of_finite_differences():
     torch.manual_seed(0)
     layer = nn.Linear(3, 2).double()
