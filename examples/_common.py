@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,10 @@ class Results:
         """Add a row, five digits a number, and write all."""
         self.data[section][key] = _rounded(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.data, indent=2) + "\n")
+        text = json.dumps(self.data, indent=2)
+        # A list of numbers on one line.
+        text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+        self.path.write_text(text + "\n")
 
     def say_where(self, *others: Path) -> None:
         self.console.print(f"numbers: {', '.join(map(str, (self.path, *others)))}", soft_wrap=True, highlight=False)
