@@ -24,12 +24,13 @@ Categorical and Max Layers, tables 2 and 4, appendix D.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
 import torch
+from _common import Results, flat, initialise_by_batch, wide_console
 from _data import Images, mnist
+from _tables import ACTIVATIONS, compare, eps_mu, eps_sigma, show_case, training_method
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -38,7 +39,6 @@ from torch import Tensor
 import momentgen
 from momentgen import Moments, nn
 from momentgen.nn import functional
-from momentgen.nn.monte_carlo import propagated
 
 COLUMNS = ("A1", "C2", "A2", "C3", "A3", "F")
 #: case -> network, variance of the pixels' noise, the paper's rows: eps_mu AP1, eps_mu AP2, eps_sigma AP2, KLs.
@@ -89,14 +89,6 @@ TABLE4 = {
     ("transform", "BN"): ([0.10, 0.04, 0.20, 0.19, 0.34, 0.34, 0.25], [0.93, 1.06, 1.02, 1.10, 1.15, 1.16, 1.16]),
     ("transform", "AP2"): ([0.10, 0.04, 0.17, 0.15, 0.37, 0.37, 0.28], [0.89, 1.15, 1.02, 1.13, 1.16, 1.22, 1.21]),
 }
-ACTIVATIONS = {
-    "lrelu": nn.LeakyReLU,
-    "dropout": nn.LeakyReLU,
-    "bernoulli": nn.LogisticBernoulli,
-    "transform": nn.Sigmoid,
-}
-#: the paper's own approximations (appendix D.1).
-FITTED = {"lrelu": "fitted", "dropout": "fitted", "bernoulli": "ap2b", "transform": "practical"}
 
 
 def lenet(kind: str, normalised: bool) -> nn.Sequential:
@@ -121,15 +113,21 @@ def lenet(kind: str, normalised: bool) -> nn.Sequential:
 
 
 def train(kind: str, normalised: bool, images: Images, arguments: argparse.Namespace, console: Console) -> nn.Module:
-    """Train by Adam, batch 128, rate 1e-3·0.96^epoch; stochastic units by AP2, with the paper's loss."""
+    """Train by Adam, batch 128, rate 1e-3·0.96^epoch; stochastic units by AP2, with the paper's loss.
+
+    The plain network starts from the point that analytic normalisation gives it, and is not normalised in training.
+    """
     torch.manual_seed(arguments.seed)
     net = lenet(kind, normalised)
     model: torch.nn.Module = net
+    mean, var = images.x_train.mean().view(1), images.x_train.var().view(1)
     if normalised:
-        model = nn.AnalyticNormalization(net, images.x_train.mean(), images.x_train.var())
+        model = nn.AnalyticNormalization(net, mean, var)
+    else:
+        nn.initialise_analytically(net, mean, var)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     rate = torch.optim.lr_scheduler.ExponentialLR(adam, 0.96)
-    method = "ap2" if kind in ("dropout", "bernoulli") else "ap1"
+    method = training_method(kind)
     x, y = images.x_train[: arguments.train], images.y_train[: arguments.train]
     batches = [b for _ in range(arguments.epochs) for b in torch.randperm(len(x)).split(128)]
     label = f"training {kind}{', normalised' if normalised else ''}"
@@ -148,62 +146,13 @@ def train(kind: str, normalised: bool, images: Images, arguments: argparse.Names
     return net
 
 
-def flat(x: Moments) -> Moments:
-    return Moments(x.mean.flatten(1), x.var.flatten(1))
-
-
-def logits(x: Moments) -> Moments:
-    """In float64: some of the divergences are near float32's rounding."""
-    return Moments(x.mean.flatten(1).double(), x.var.flatten(1).double())
-
-
-def set_approximation(net: nn.Sequential, kind: str, fitted: bool) -> None:
-    for part in net:
-        if isinstance(part, ACTIVATIONS[kind]):
-            part.variant = FITTED[kind] if fitted else None
-
-
-def eps_mu(mean: Tensor, truth: Moments) -> float:
-    return ((mean.double() - truth.mean).abs().mean() / truth.var.sqrt().mean()).item()
-
-
-def eps_sigma(var: Tensor, truth: Moments) -> float:
-    # A unit that hardly ever moves in the samples has no sigma* to compare with.
-    std = truth.var.sqrt()
-    measured = (std > 0.01 * std.mean()) & (var > 0)
-    return (0.5 * (var.double()[measured].log() - truth.var[measured].log())).mean().exp().item()
-
-
-def kl(truth: Tensor, log_q: Tensor) -> float:
-    tiny = torch.finfo(torch.float64).tiny
-    return (truth * (truth.clamp_min(tiny).log() - log_q.double())).sum(1).mean().item()
-
-
 def table2(case: str, net: nn.Sequential, images: Images, arguments: argparse.Namespace) -> dict[str, object]:
     """Errors of the three propagations against Monte Carlo."""
     kind, noise, _ = CASES[case]
     net.train(kind == "dropout")
     x = images.x_test[: arguments.inputs]
     given = Moments(x, torch.tensor(noise).expand_as(x)) if noise else x
-    truth = momentgen.monte_carlo(
-        net, given, arguments.samples, seed=1, functions={"posterior": lambda out: out.flatten(1).double().softmax(1)}
-    )
-    posterior = truth.expected["posterior"].mean
-    row: dict[str, object] = {}
-    with torch.no_grad(), momentgen.method("ap1"):
-        out, layers = propagated(net, given)
-        row["eps_mu_ap1"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in COLUMNS]
-        row["kl_ap1"] = kl(posterior, logits(out).mean.log_softmax(1))
-    for label in ("fitted", "exact"):
-        set_approximation(net, kind, label == "fitted")
-        out, layers = propagated(net, given)
-        row[f"eps_mu_{label}"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in COLUMNS]
-        row[f"eps_sigma_{label}"] = [eps_sigma(layers[c].var, truth.layers[c]) for c in COLUMNS]
-        for approximation in ("simplified", "logistic"):
-            row[f"kl_{label}_{approximation}"] = kl(
-                posterior, functional.log_class_posterior(logits(out), 1, approximation)
-            )
-    set_approximation(net, kind, False)
+    row = compare(net, kind, given, COLUMNS, arguments.samples)
     with torch.no_grad(), momentgen.method("ap1"):
         right = net.eval()(images.x_test).mean.flatten(1).argmax(1) == images.y_test
     row["accuracy"] = right.double().mean().item()
@@ -217,13 +166,7 @@ def initialised(kind: str, how: str, x: Tensor) -> nn.Sequential:
     if how == "AP2":
         nn.initialise_analytically(net, x.mean().view(1), x.var().view(1))
     if how == "BN":
-        with torch.no_grad(), momentgen.method("ap1"):
-            for part in net:
-                if isinstance(part, nn.Conv2d):
-                    var, mean = torch.var_mean(part(x).mean, (0, 2, 3))
-                    part.weight.div_(var.sqrt().view(-1, 1, 1, 1))
-                    part.bias.sub_(mean).div_(var.sqrt())
-                x = part(x).mean
+        initialise_by_batch(net, x)
     return net
 
 
@@ -244,38 +187,10 @@ def table4(kind: str, how: str, images: Images, arguments: argparse.Namespace) -
     return dict(row)
 
 
-def show(results: dict[str, object], console: Console) -> None:
+def show(results: Results, console: Console) -> None:
     for case, (_, _, paper) in CASES.items():
-        table = Table(title=case)
-        table.add_column("")
-        for column in COLUMNS:
-            table.add_column(column, justify="right")
-        table.add_column("KL / KL'", justify="right")
-        kls = paper["kl"]
-        for label, key, value in (
-            ("paper: ε_μ AP1", "eps_mu_ap1", f"{kls[0]:.2g}"),
-            ("paper: ε_μ AP2", "eps_mu_ap2", f"{kls[1]:.2g}"),
-            ("paper: ε_σ AP2", "eps_sigma_ap2", f"{kls[2]:.2g}"),
-        ):
-            table.add_row(label, *(f"{v:.2f}" for v in paper[key]), value, style="dim")
-        for net in ("plain", "normalised"):
-            row = results["table2"].get(f"{case} | {net}")
-            if row is None:
-                continue
-            table.add_section()
-            table.add_row(f"{net}: ε_μ AP1", *(f"{v:.3f}" for v in row["eps_mu_ap1"]), f"{row['kl_ap1']:.2g}")
-            for label in ("fitted", "exact"):
-                table.add_row(
-                    f"{net}: ε_μ AP2 {label}",
-                    *(f"{v:.3f}" for v in row[f"eps_mu_{label}"]),
-                    f"{row[f'kl_{label}_simplified']:.2g}",
-                )
-                table.add_row(
-                    f"{net}: ε_σ AP2 {label}",
-                    *(f"{v:.3f}" for v in row[f"eps_sigma_{label}"]),
-                    f"{row[f'kl_{label}_logistic']:.2g}",
-                )
-        console.print(table)
+        found = {net: results["table2"].get(f"{case} | {net}") for net in ("plain", "normalised")}
+        show_case(case, COLUMNS, paper, {net: row for net, row in found.items() if row}, console)
     table = Table(title="Table 4: statistics of the data set")
     for column in ("activation, initialisation", "", *["C", "A", "C", "A", "C", "A", "F"]):
         table.add_column(column, justify="left" if not column or len(column) > 1 else "right")
@@ -294,33 +209,22 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with mnist.npz")
     parser.add_argument("--samples", type=int, default=4000, help="Monte Carlo samples an image")
     parser.add_argument("--inputs", type=int, default=5, help="test images to propagate")
-    parser.add_argument("--train", type=int, default=6_000, help="training images to use")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--train", type=int, default=60_000, help="training images to use")
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--statistics", type=int, default=2000, help="images whose statistics are measured, table 4")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="forget an earlier run's results")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "lenet_mnist.json")
     arguments = parser.parse_args()
-    console = Console()
+    console = wide_console()
     images = mnist(arguments.data, console)
     wanted = ("samples", "inputs", "train", "epochs", "statistics", "seed")
     settings = {"data": images.source, **{name: getattr(arguments, name) for name in wanted}}
-    results: dict[str, object] = {"settings": settings, "table2": {}, "table4": {}}
-    if arguments.out.exists() and not arguments.fresh:
-        earlier = json.loads(arguments.out.read_text())
-        if earlier["settings"] == settings:
-            results = earlier
-        else:
-            console.print("the results on disk were made with other settings and are replaced")
-
-    def keep() -> None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
-
+    results = Results(arguments.out, settings, ("table2", "table4"), arguments.fresh, console)
     for kind, how in TABLE4:
-        results["table4"][f"{kind} | {how}"] = table4(kind, how, images, arguments)
-    keep()
+        if f"{kind} | {how}" not in results["table4"]:
+            results.keep("table4", f"{kind} | {how}", table4(kind, how, images, arguments))
     trained: dict[tuple[str, bool], nn.Sequential] = {}
     for case, (kind, _, _) in CASES.items():
         for normalised in (False, True):
@@ -331,17 +235,9 @@ def main() -> None:
             if (kind, normalised) not in trained:
                 trained[kind, normalised] = train(kind, normalised, images, arguments, console)
             row = table2(case, trained[kind, normalised], images, arguments)
-            row["seconds"] = round(time.perf_counter() - started, 1)
-            results["table2"][key] = {k: round_all(v) for k, v in row.items()}
-            keep()
+            results.keep("table2", key, {**row, "seconds": time.perf_counter() - started})
     show(results, console)
-    console.print(f"numbers: {arguments.out}", soft_wrap=True)
-
-
-def round_all(value: object) -> object:
-    if isinstance(value, list):
-        return [round_all(v) for v in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    results.say_where()
 
 
 if __name__ == "__main__":

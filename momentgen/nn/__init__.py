@@ -16,7 +16,7 @@ from momentgen.nn.container import ModuleDict, ModuleList, Sequential
 from momentgen.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from momentgen.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from momentgen.nn.layer import Layer, Module
-from momentgen.nn.linear import Bilinear, Embedding, Linear
+from momentgen.nn.linear import Bilinear, Embedding, EmbeddingBag, Linear
 from momentgen.nn.method import set_method
 from momentgen.nn.norm import (
     BatchNorm1d,
@@ -45,6 +45,9 @@ from momentgen.nn.pool import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
@@ -79,6 +82,7 @@ from momentgen.nn.shape import (
 )
 from momentgen.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
 from momentgen.nn.units import InjectedNoise, LogisticBernoulli, ProbitBernoulli
+from momentgen.nn.unsupported import without_rule
 
 globals().update(_activation.LAYERS)
 
@@ -126,6 +130,7 @@ __all__ = [
     "Dropout2d",
     "Dropout3d",
     "Embedding",
+    "EmbeddingBag",
     "FeatureAlphaDropout",
     "Flatten",
     "Fold",
@@ -136,6 +141,9 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LayerNorm",
     "Linear",
     "LogSoftmax",
@@ -185,4 +193,6 @@ def __getattr__(name: str) -> Any:
     # Activations come from the rules that are built; mypy and a reader find them in momentgen.nn.activation's table.
     if error := _activation.missing(name):
         raise error
+    if why := without_rule(name):
+        raise AttributeError(f"momentgen.nn has no {name}: {why}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.nn.layer import Layer, certain, is_certain, known, once_a_batch
+from momentgen.nn.linear import one_input
 from momentgen.runtime import Moments
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "convolution"]
@@ -40,8 +41,12 @@ class _Conv(Layer):
     in_channels: int
 
     def moments(self, x: Moments) -> Moments:
+        return self.affine(x, self.weight, self.bias)
+
+    def affine(self, x: Moments, weight: Tensor, bias: Tensor | None) -> Moments:
+        """The layer with another weight and bias."""
         self._check(x)
-        return convolution(cast(Any, self)._conv_forward, x, self.weight, self.bias)
+        return convolution(cast(Any, self)._conv_forward, x, weight, bias)
 
     def _check(self, x: Moments) -> None:
         dims = self.weight.dim()
@@ -54,9 +59,19 @@ class _Conv(Layer):
 
     def statistics(self, x: Moments) -> Moments:
         # Every place of the kernel sees a pixel of the same statistics.
-        weight = self.weight.flatten(2).unflatten(0, (self.groups, -1))
-        mean = torch.einsum("goik,gi->go", weight, x.mean.unflatten(0, (self.groups, -1))).flatten()
-        var = torch.einsum("goik,gi->go", weight.square(), x.var.unflatten(0, (self.groups, -1))).flatten()
+        if x.mean.shape != (self.in_channels,):
+            raise InputError(
+                f"{type(self).__name__}: expected {self.in_channels} channels, got shape {tuple(x.mean.shape)}"
+            )
+        if self.groups == 1:
+            flat = self.weight.flatten(1)
+            places = flat.shape[1] // self.in_channels
+            mean, var = (part[:, None].expand(-1, places).reshape(-1) for part in x)
+            return one_input(mean, var, flat, self.bias)
+        weight = self.weight.reshape(self.groups, -1, self.weight.shape[1], self.weight[0, 0].numel())
+        mean, var = (part.reshape(self.groups, -1) for part in x)
+        mean = torch.einsum("goik,gi->go", weight, mean).flatten()
+        var = torch.einsum("goik,gi->go", weight.square(), var).flatten()
         return known(mean if self.bias is None else mean + self.bias, var)
 
 

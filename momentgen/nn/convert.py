@@ -24,6 +24,7 @@ from momentgen.nn import twins
 from momentgen.nn.activation import generated_op, missing
 from momentgen.nn.layer import Layer
 from momentgen.nn.method import Method, set_method
+from momentgen.nn.unsupported import without_rule
 
 __all__ = ["ConvertError", "convert"]
 
@@ -59,9 +60,11 @@ def convert(module: torch.nn.Module, method: Method = "ap2") -> torch.nn.Module:
     if isinstance(module, Layer):
         return set_method(module, method)
     _refuse_hooks(module)
-    if twin := twins.module_twin(module):
-        _check_rule(module, "the module itself", method)
-        return set_method(twins.make_twin(module, twin), method)
+    if twins.module_twin(module) or _is_torchs(module):
+        try:
+            return set_method(_checked_twin(module, method), method)
+        except MomentgenError as error:
+            raise ConvertError(f"convert: {error}") from error
     graph, fixed_mode = _trace_both_modes(module)
     root = _shadow(module, {})
     _Rewriter(module, root, graph, method).run(fixed_mode)
@@ -203,12 +206,19 @@ def _refuse_hooks(module: torch.nn.Module) -> None:
             )
 
 
-def _check_rule(module: torch.nn.Module, place: str, method: str) -> None:
-    """Raise if the module's twin needs a rule that is not built."""
+def _checked_twin(module: torch.nn.Module, method: str, made: torch.nn.Module | None = None) -> Layer:
+    """The module's twin (``made``, if there is one); raises if its rule is not built, or it has none as it is."""
     if error := missing(type(module).__name__):
-        raise ConvertError(f"convert: {place}: {error}")
-    if method == "ap2" and "MaxPool" in type(module).__name__:
-        generated_op("maximum", f"convert: {place}: {type(module).__name__}")
+        raise error
+    kind = twins.module_twin(module)
+    if kind is None:
+        why = without_rule(type(module).__name__) if _is_torchs(module) else None
+        name = f"{type(module).__module__}.{type(module).__qualname__}"
+        raise ConvertError(f"no layer over moments for {name}{f': {why}' if why else ''}")
+    twin = made if isinstance(made, Layer) else twins.make_twin(module, kind)
+    if method == "ap2":
+        twin.check_rule()
+    return twin
 
 
 # ------------------------------------------------------------------- rewriting
@@ -291,13 +301,7 @@ class _Rewriter:
         self.random.add(node)
         if isinstance(module, Layer):
             return
-        _check_rule_of = missing(type(module).__name__)
-        if _check_rule_of:
-            raise _check_rule_of
-        if twins.module_twin(module) is None:
-            raise ConvertError(f"no layer over moments for {type(module).__module__}.{type(module).__qualname__}")
-        if self.method == "ap2" and "MaxPool" in type(module).__name__:
-            generated_op("maximum", type(module).__name__)
+        _checked_twin(module, self.method, self.root.get_submodule(str(node.target)))
 
     def rewrite_function(self, node: fx.Node) -> None:
         if node.op == "call_function" and node.target is builtins.getattr:
@@ -332,7 +336,8 @@ class _Rewriter:
             self.replace(node, twins.function_rule, (name, *args), kwargs)
         else:
             called = getattr(node.target, "__name__", str(node.target))
-            raise ConvertError(f"no rule for {called!r} of a random value")
+            why = without_rule(called)
+            raise ConvertError(f"no rule for {called!r} of a random value{f': {why}' if why else ''}")
 
     def as_layer(self, node: fx.Node, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         source = kwargs.pop("input") if "input" in kwargs else args[0] if args else None
@@ -340,8 +345,8 @@ class _Rewriter:
         layer = twins.layer_for(name, rest, kwargs)
         if layer is None:
             return False
-        if self.method == "ap2" and "MaxPool" in type(layer).__name__:
-            generated_op("maximum", f"torch.nn.functional.{name}")
+        if self.method == "ap2":
+            layer.check_rule()
         self.replace_by_layer(node, layer, source)
         return True
 

@@ -70,11 +70,8 @@ def as_moments(where: object, value: object) -> Moments:
     if isinstance(value, Tensor):
         return certain(value)
     if not isinstance(value, Moments):
-        hint = ""
-        if isinstance(value, tuple) and len(value) == 4:
-            hint = "; `+` on two Moments joins them as tuples, use momentgen.nn.functional.add"
         length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        raise InputError(f"{_name(where)}: expected a tensor or Moments, got {type(value).__name__}{length}{hint}")
+        raise InputError(f"{_name(where)}: expected a tensor or Moments, got {type(value).__name__}{length}")
     mean, var = value
     if getattr(var, "_momentgen", 0) and mean.shape == var.shape:
         return value
@@ -88,7 +85,9 @@ def as_moments(where: object, value: object) -> Moments:
             f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
         )
     if not torch.compiler.is_compiling() and not transforming() and var.numel() and not var.is_meta:
-        least = var.detach().amin().item()
+        # Numbers that an expanded tensor repeats are looked at once.
+        once = var.detach()[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
+        least = once.amin().item()
         if least < 0:
             raise InputError(
                 f"{_name(where)}: a variance must not be negative, got {least:g} as the least of shape "
@@ -166,6 +165,12 @@ class Layer(torch.nn.Module):
     def moments(self, *args: Any, **kwargs: Any) -> Moments:
         """AP2, for random inputs."""
         raise InputError(f"{_name(self)}: no rule for moments")
+
+    def check_rule(self) -> None:
+        """Raise a :class:`~momentgen.errors.MomentgenError` if the layer, with its arguments, has no rule for moments.
+
+        For conversion, which names the layer's place; the layer itself says so when it meets moments.
+        """
 
     def statistics(self, x: Moments) -> Moments:
         """A data set's statistics, one mean and variance a channel, shape ``(C,)``."""

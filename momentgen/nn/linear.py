@@ -1,4 +1,4 @@
-"""Linear layers, Bilinear and Embedding: affine in their input, so exact for independent inputs."""
+"""Linear layers, Bilinear and embeddings: affine in their input, so exact for independent inputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import Layer, certain, is_certain, known, transforming
+from momentgen.nn.layer import Layer, as_moments, certain, draw, is_certain, known, transforming
+from momentgen.nn.method import current_method
 from momentgen.runtime import Moments
 
-__all__ = ["Bilinear", "Embedding", "Linear", "bilinear", "linear"]
+__all__ = ["Bilinear", "Embedding", "EmbeddingBag", "Linear", "bilinear", "linear", "one_input"]
 
 
 def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
@@ -46,26 +47,31 @@ def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
 
 def square_linear(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
-    general = transforming() or getattr(forward_ad, "_current_level", 0) >= 0
-    if general or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
+    if _transformed() or not torch.is_grad_enabled() or torch.is_autocast_enabled(var.device.type):
         return F.linear(var, weight.square())
     return cast(Tensor, _SquareLinear.apply(var, weight))
 
 
+def _transformed() -> bool:
+    """Whether ``torch.func`` or forward-mode differentiation is at work, which the functions below are not made for."""
+    return transforming() or getattr(forward_ad, "_current_level", 0) >= 0
+
+
 class _SquareLinear(torch.autograd.Function):
-    """See :func:`square_linear`."""
+    """See :func:`square_linear`; the squares are kept, for to make them anew takes longer."""
 
     @staticmethod
     def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(var, weight)
-        return F.linear(var, weight.square())
+        squares = weight.square()
+        ctx.save_for_backward(var, weight, squares)
+        return F.linear(var, squares)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        var, weight = ctx.saved_tensors
+        var, weight, squares = ctx.saved_tensors
         of_var = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_var = grads[0] @ weight.square()
+            of_var = grads[0] @ (weight.square() if torch.is_grad_enabled() else squares)
         if ctx.needs_input_grad[1]:
             doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
             # An outer product is a slow matrix product.
@@ -79,18 +85,30 @@ class _OneInput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, var: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(mean, var, weight)
-        return torch.mv(weight, mean), torch.mv(weight.square(), var)
+        squares = weight.square()
+        ctx.save_for_backward(mean, var, weight, squares)
+        return torch.mv(weight, mean), torch.mv(squares, var)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        mean, var, weight = ctx.saved_tensors
+        mean, var, weight, squares = ctx.saved_tensors
+        again = torch.is_grad_enabled()  # to be differentiated again
+        squares = weight.square() if again else squares
         of_mean = torch.mv(weight.t(), grads[0]) if ctx.needs_input_grad[0] else None
-        of_var = torch.mv(weight.square().t(), grads[1]) if ctx.needs_input_grad[1] else None
+        of_var = torch.mv(squares.t(), grads[1]) if ctx.needs_input_grad[1] else None
         scaled, doubled = weight * var, (2 * grads[1])[:, None]
-        if torch.is_grad_enabled():  # to be differentiated again
+        if again:
             return of_mean, of_var, torch.addr(scaled * doubled, grads[0], mean)
         return of_mean, of_var, scaled.mul_(doubled).addr_(grads[0], mean)
+
+
+def one_input(mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None) -> Moments:
+    """:func:`linear` of one input, shape ``(in_features,)``: what statistics of a data set are."""
+    if _transformed():
+        mean, var = torch.mv(weight, mean), torch.mv(weight.square(), var)
+    else:
+        mean, var = _OneInput.apply(mean, var, weight)
+    return known(mean if bias is None else mean + bias, var)
 
 
 class Linear(Layer, torch.nn.Linear):
@@ -105,7 +123,11 @@ class Linear(Layer, torch.nn.Linear):
     """
 
     def moments(self, x: Moments) -> Moments:
-        return linear(x, self.weight, self.bias)
+        return self.affine(x, self.weight, self.bias)
+
+    def affine(self, x: Moments, weight: Tensor, bias: Tensor | None) -> Moments:
+        """The layer with another weight and bias."""
+        return linear(x, weight, bias)
 
     def statistics(self, x: Moments) -> Moments:
         # After a Flatten every channel fills in_features / C inputs.
@@ -113,9 +135,8 @@ class Linear(Layer, torch.nn.Linear):
         if rest:
             raise InputError(f"Linear: {self.in_features} input features do not come from {x.mean.shape[0]} channels")
         if copies == 1:
-            mean, var = _OneInput.apply(x.mean, x.var, self.weight)
-            return known(mean if self.bias is None else mean + self.bias, var)
-        weight = self.weight.unflatten(1, (-1, copies))
+            return one_input(x.mean, x.var, self.weight, self.bias)
+        weight = self.weight.reshape(self.out_features, -1, copies)  # torch.compile cannot trace unflatten here
         return known(F.linear(x.mean, weight.sum(2), self.bias), F.linear(x.var, weight.square().sum(2)))
 
 
@@ -155,5 +176,35 @@ class Embedding(Layer, torch.nn.Embedding):
 
     def propagate(self, indices: Tensor) -> Moments:
         return certain(self.plain(indices))
+
+    forward: Any = propagate
+
+
+class EmbeddingBag(Layer, torch.nn.EmbeddingBag):
+    """:class:`torch.nn.EmbeddingBag`: indices are certain, and so are the rows they pick.
+
+    The weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has variance Σ v e².
+    """
+
+    def propagate(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Moments | Tensor | None = None
+    ) -> Moments:
+        if not isinstance(per_sample_weights, Moments):
+            return certain(self.plain(input, offsets, per_sample_weights))
+        weights = as_moments(self, per_sample_weights)
+        method = current_method(self.propagation)
+        if method != "ap2" or is_certain(weights):
+            return certain(self.plain(input, offsets, draw(weights) if method == "sample" else weights.mean))
+        mean = self.plain(input, offsets, weights.mean)
+        var = F.embedding_bag(
+            input,
+            self.weight.square(),
+            offsets,
+            mode="sum",
+            per_sample_weights=weights.var,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+        return known(mean, var)
 
     forward: Any = propagate

@@ -3,7 +3,9 @@
 ``Normalize`` divides each pre-activation by its standard deviation over the
 data set, after taking the mean away.  Both come from the network's own weights
 and the data's per-channel statistics, by one pass without batch and space:
-cheap, differentiable, and no batch statistics.
+cheap, differentiable, and no batch statistics.  Within a
+:class:`~momentgen.nn.Sequential` the factor and the summand go into the weights
+of the layer before, where these are fewer than the activations.
 
 Source: Shekhovtsov & Flach 2018, section 4 and table 4; the same, Normalization of
 Neural Networks using Analytic Variance Propagation, CVWW 2018.
@@ -11,6 +13,7 @@ Neural Networks using Analytic Variance Propagation, CVWW 2018.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.conv import _Conv
-from momentgen.nn.layer import Layer, Module, as_moments, known, once_a_batch
+from momentgen.nn.conv import Conv1d, Conv2d, Conv3d, _Conv
+from momentgen.nn.layer import Layer, Module, as_moments, certain, draw, known, once_a_batch
 from momentgen.nn.linear import Linear
-from momentgen.nn.method import current_method, statistics
+from momentgen.nn.method import STATISTICS, current_method, statistics
 from momentgen.runtime import Moments
 
 __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
@@ -48,24 +51,30 @@ class Normalize(Layer):
         self.bias = torch.nn.Parameter(torch.zeros(num_features)) if affine else None
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
-        self._live: Moments | None = None
+        self._live: tuple[Tensor, Tensor] | None = None
 
-    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Factor and summand of each channel, shape ``(C,)``."""
-        if like.shape[0 if like.dim() == 1 else 1] != self.num_features:
-            raise InputError(f"Normalize: expected {self.num_features} channels, got shape {tuple(like.shape)}")
-        present = self._live if self._live is not None else Moments(self.running_mean, self.running_var)  # type: ignore[arg-type]
-        factor = (present.var + self.eps).rsqrt()
-        if self.weight is not None:
-            factor = factor * self.weight
-        summand = -present.mean * factor
-        return factor, summand if self.bias is None else summand + self.bias
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        """Factor and summand of each channel, shape ``(C,)``: this training step's, or by the kept statistics."""
+        return self._live or self._of(Moments(self.running_mean, self.running_var))  # type: ignore[arg-type]
+
+    def _of(self, data: Moments) -> tuple[Tensor, Tensor]:
+        factor = (data.var + self.eps).rsqrt()
+        if self.weight is None or self.bias is None:
+            return factor, -data.mean * factor
+        factor = factor * self.weight
+        return factor, torch.addcmul(self.bias, data.mean, factor, value=-1)
+
+    def _check(self, x: Tensor) -> None:
+        if x.shape[0 if x.dim() == 1 else 1] != self.num_features:
+            raise InputError(f"Normalize: expected {self.num_features} channels, got shape {tuple(x.shape)}")
 
     def plain(self, x: Tensor) -> Tensor:
-        return _scaled(x, *self._affine(x))
+        self._check(x)
+        return _scaled(x, *self._affine())
 
     def moments(self, x: Moments) -> Moments:
-        factor, summand = self._affine(x.mean)
+        self._check(x.mean)
+        factor, summand = self._affine()
         squares, nothing = factor.square(), torch.zeros_like(summand)
         mean = _scaled(x.mean, factor, summand)
         return known(mean, once_a_batch(lambda var: _scaled(var, squares, nothing), x.var, mean))
@@ -73,14 +82,53 @@ class Normalize(Layer):
     def statistics(self, x: Moments) -> Moments:
         if x.mean.shape != (self.num_features,):
             raise InputError(f"Normalize: expected {self.num_features} channels, got {tuple(x.mean.shape)}")
-        self._live = x
+        factor, summand = self._live = self._of(x)
         with torch.no_grad():
             self.running_mean.copy_(x.mean)  # type: ignore[operator]
             self.running_var.copy_(x.var)  # type: ignore[operator]
-        return self.moments(x)
+        return known(torch.addcmul(summand, x.mean, factor), factor.square() * x.var)
+
+    def folds(self, layer: torch.nn.Module, x: Any) -> bool:
+        """Whether :meth:`after` may stand for ``self(layer(x))``, and costs less.
+
+        It may not where somebody listens to the output of ``layer`` by a hook, or where the two propagate by different
+        methods; it costs more where the layer has more weights than activations.
+        """
+        if type(self) is not Normalize or type(layer) not in _FOLDING or _hooked(layer) or _hooked(self):
+            return False
+        method = current_method(layer.propagation)  # type: ignore[arg-type]
+        if method == STATISTICS or method != current_method(self.propagation):
+            return False
+        mean = x.mean if isinstance(x, Moments) else x
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        if not isinstance(mean, Tensor) or weight.shape[0] != self.num_features or mean.dim() != weight.dim():
+            return False
+        # An output's places, about, against the inputs that each takes in.
+        steps = math.prod(layer.stride) if isinstance(layer, _Conv) else 1  # type: ignore[arg-type]
+        return mean.numel() // max(mean.shape[1], 1) > steps * weight[0].numel()
+
+    def after(self, layer: Linear | _Conv, x: Any) -> Moments:
+        """``self(layer(x))`` by one affine layer, the factor and the summand in its weight and bias.
+
+        Where :meth:`folds` says so.
+        """
+        factor, summand = self._affine()
+        weight = layer.weight * factor.view(-1, *[1] * (layer.weight.dim() - 1))
+        bias = summand if layer.bias is None else torch.addcmul(summand, layer.bias, factor)
+        value, method = as_moments(layer, x), current_method(self.propagation)
+        if method != "ap2":
+            value = certain(draw(value) if method == "sample" else value.mean)
+        return layer.affine(value, weight, bias)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.weight is not None}, eps={self.eps}"
+
+
+_FOLDING = (Linear, Conv1d, Conv2d, Conv3d)  # and no subclass, which may do something else
+
+
+def _hooked(layer: torch.nn.Module) -> bool:
+    return any((layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks))
 
 
 def _scaled(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
@@ -99,16 +147,30 @@ def propagate_statistics(network: torch.nn.Module, mean: Tensor, var: Tensor) ->
         mean: the data's mean, a channel each, shape ``(C,)``.
         var: the data's variance, shape ``(C,)``.
 
-    Every :class:`Normalize` in it is brought up to date on the way.
+    Every :class:`Normalize` in it keeps these statistics.
 
     Raises:
         InputError: if the shapes differ, a variance is negative, or a layer has no such rule.
     """
+    try:
+        return _propagated(network, mean, var)
+    finally:
+        _settle(network)
+
+
+def _propagated(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
+    """The same, and every :class:`Normalize` keeps this pass's graph until it is settled."""
     x = as_moments("propagate_statistics", Moments(mean, var))
     if mean.dim() != 1:
         raise InputError(f"propagate_statistics: expected shape (C,), got {tuple(mean.shape)}")
     with statistics():
         return as_moments("propagate_statistics", network(x))
+
+
+def _settle(network: torch.nn.Module) -> None:
+    for part in network.modules():
+        if isinstance(part, Normalize):
+            part._live = None
 
 
 class AnalyticNormalization(Module):
@@ -131,22 +193,16 @@ class AnalyticNormalization(Module):
         """Bring the kept statistics up to date with the parameters, without gradients."""
         with torch.no_grad():
             propagate_statistics(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
-        self._settle()
-
-    def _settle(self) -> None:
-        for part in self.network.modules():
-            if isinstance(part, Normalize):
-                part._live = None
 
     def forward(self, x: Any) -> Any:
         """The network's output; in training, by statistics of its present parameters."""
         if not self.training or current_method(self.propagation) == "statistics":
             return self.network(x)
-        propagate_statistics(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
         try:
+            _propagated(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
             return self.network(x)
         finally:
-            self._settle()  # the graph of this step ends with it
+            _settle(self.network)  # the graph of this step ends with it
 
 
 def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:

@@ -1,7 +1,8 @@
 """Pools.  Averages are affine; a maximum is a tree of the two-input rule ``maximum``, windows one dimension at a time.
 
 An average of n independent inputs has variance Σ v / n², n being the divisor that
-torch uses at that place.
+torch uses at that place.  A power-average of norm 1 is an average times the
+kernel's size; of norm 2, a root of a sum of squares (:func:`root_of`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.nn.activation import generated_op
-from momentgen.nn.layer import Layer, known
+from momentgen.nn.arithmetic import mul
+from momentgen.nn.layer import Layer, known, square_root
 from momentgen.runtime import Moments
 
 __all__ = [
@@ -26,11 +28,15 @@ __all__ = [
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "maximum",
     "maximum_of",
+    "root_of",
 ]
 
 
@@ -149,6 +155,79 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPool, torch.nn.AdaptiveAvgPool3d):
     dims = 3
 
 
+# -------------------------------------------------------------- power averages
+
+
+def root_of(square: Moments) -> Moments:
+    """Moments of √S of a sum S of squares of normal variables, S taken as gamma distributed.
+
+    With S of mean m and variance V, and a = m²/V, the mean is √m · Γ(a + ½) / (Γ(a) √a) and the variance m minus its
+    square.  Exact where S is a certain number, or a multiple of a chi-squared variable (inputs of mean 0 and one
+    variance); in between the two-moment approximation of Patnaik (1949, The non-central χ²- and F-distributions and
+    their applications, Biometrika 36).
+
+    Args:
+        square: moments of S, any shape, in float64.
+    """
+    m, v = square
+    some = m > 0
+    u = torch.where(some, v, 0) / torch.where(some, m * m, 1)  # 1/a
+    # log of Γ(a + ½)² / (Γ(a)² a): its asymptotic series for large a, where the gamma functions cancel.
+    small = u < 1 / 16
+    a = 1 / torch.where(small, 1, u)
+    few = 2 * (torch.lgamma(a + 0.5) - torch.lgamma(a)) - a.log()
+    w = torch.where(small, u, 0)
+    many = w * (-1 / 4 + w * w * (1 / 96 + w * w * (-1 / 320 + w * w * 17 / 7168)))
+    log_share = torch.where(small, many, few)
+    root = square_root(m)
+    return known(root * (log_share / 2).exp(), -m * torch.expm1(log_share))
+
+
+class _LPPool(Layer):
+    """What the power-average pools share: (Σ xᵖ)^(1/p); torch's norm 1 is a sum, and takes no absolute values."""
+
+    dims: int
+
+    def check_rule(self) -> None:
+        if self.norm_type not in (1, 2):
+            raise InputError(
+                f"{type(self).__name__}: a rule for the norms 1 and 2 only, got norm_type={self.norm_type}; a normal "
+                "variable to another power, summed and rooted, has no moments in closed form"
+            )
+
+    def moments(self, x: Moments) -> Moments:
+        self.check_rule()
+        size = int(torch.Size(_tuple(self.kernel_size, self.dims)).numel())
+        average = _AVERAGES[self.dims](self.kernel_size, self.stride, ceil_mode=self.ceil_mode)
+        if self.norm_type == 1:
+            return known(self.plain(x.mean), size**2 * average.moments(x).var)
+        wide = Moments(x.mean.double(), x.var.double())  # for squares of squares
+        mean, var = average.moments(mul(wide, wide))
+        root = root_of(Moments(size * mean, size**2 * var))
+        return known(root.mean.to(x.mean.dtype), root.var.to(x.mean.dtype))
+
+
+class LPPool1d(_LPPool, torch.nn.LPPool1d):
+    """:class:`torch.nn.LPPool1d` over moments, of norm 1 (exact) or 2 (:func:`root_of`)."""
+
+    dims = 1
+
+
+class LPPool2d(_LPPool, torch.nn.LPPool2d):
+    """:class:`torch.nn.LPPool2d` over moments, of norm 1 (exact) or 2 (:func:`root_of`)."""
+
+    dims = 2
+
+
+class LPPool3d(_LPPool, torch.nn.LPPool3d):
+    """:class:`torch.nn.LPPool3d` over moments, of norm 1 (exact) or 2 (:func:`root_of`)."""
+
+    dims = 3
+
+
+_AVERAGES: dict[int, Any] = {1: AvgPool1d, 2: AvgPool2d, 3: AvgPool3d}
+
+
 # ---------------------------------------------------------------------- maxima
 
 
@@ -199,15 +278,24 @@ def _maximum_of_windows(x: Moments, dim: int, starts: list[int], lengths: list[i
     return maximum_of(Moments(mean, var), dim + 1)
 
 
-class _MaxPool(Layer):
-    """What the max pools share."""
+class _OfMaxima(Layer):
+    """What all pools that take maxima share."""
 
     dims: int
+
+    def check_rule(self) -> None:
+        generated_op("maximum", type(self).__name__)
+        if self.return_indices:
+            raise InputError(f"{type(self).__name__}: a maximum of random inputs has no indices to return")
+
+
+class _MaxPool(_OfMaxima):
+    """What the max pools share."""
+
     ceil_mode: bool
 
     def moments(self, x: Moments) -> Moments:
-        if self.return_indices:
-            raise InputError(f"{type(self).__name__}: a maximum of random inputs has no indices to return")
+        self.check_rule()
         for d in range(self.dims):
             kernel, stride, padding, dilation = (
                 _tuple(value, self.dims)[d] for value in (self.kernel_size, self.stride, self.padding, self.dilation)
@@ -240,14 +328,11 @@ class MaxPool3d(_MaxPool, torch.nn.MaxPool3d):
     dims = 3
 
 
-class _AdaptiveMaxPool(Layer):
+class _AdaptiveMaxPool(_OfMaxima):
     """What the adaptive max pools share."""
 
-    dims: int
-
     def moments(self, x: Moments) -> Moments:
-        if self.return_indices:
-            raise InputError(f"{type(self).__name__}: a maximum of random inputs has no indices to return")
+        self.check_rule()
         for d, wanted in enumerate(_tuple(self.output_size, self.dims)):
             dim = x.mean.dim() - self.dims + d
             x = _maximum_of_windows(x, dim, *_adaptive_edges(x.mean.shape[dim], wanted), 1)

@@ -131,6 +131,7 @@ _LAYERS: dict[str, Callable[..., Layer]] = {
     **{f"max_pool{d}d": _max_pool(f"MaxPool{d}d") for d in (1, 2, 3)},
     **{f"avg_pool{d}d": getattr(layers, f"AvgPool{d}d") for d in (1, 2, 3)},
     **{f"adaptive_avg_pool{d}d": getattr(layers, f"AdaptiveAvgPool{d}d") for d in (1, 2, 3)},
+    **{f"lp_pool{d}d": getattr(layers, f"LPPool{d}d") for d in (1, 2, 3)},
     **{f"adaptive_max_pool{d}d": getattr(layers, f"AdaptiveMaxPool{d}d") for d in (1, 2, 3)},
 }
 DROPOUTS = {
@@ -193,6 +194,10 @@ def _embedding(indices: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Mo
     return certain(F.embedding(indices, weight, *args, **kwargs))
 
 
+def _embedding_bag(indices: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Moments:
+    return certain(F.embedding_bag(indices, weight, *args, **kwargs))
+
+
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("add", "add_", "iadd", "__add__", "__radd__", "__iadd__"), functional.add),
     **dict.fromkeys(("sub", "sub_", "isub", "subtract", "__sub__", "__isub__"), functional.sub),
@@ -212,6 +217,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "linear": functional.linear,
     "bilinear": functional.bilinear,
     "embedding": _embedding,
+    "embedding_bag": _embedding_bag,
     "batch_norm": functional.batch_norm,
     "layer_norm": functional.layer_norm,
     "group_norm": functional.group_norm,

@@ -23,13 +23,30 @@ ZERO = torch.zeros(2, 3)
         (Moments(ZERO, torch.tensor([[0.0, 1.0, -1e-30]]).expand(2, 3)), "must not be negative, got -1e-30"),
         ("x", "expected a tensor or Moments, got str"),
         ((ZERO, ZERO), "got tuple of 2"),
-        (Moments(ZERO, ZERO) + Moments(ZERO, ZERO), r"use momentgen.nn.functional.add"),
+        ((*Moments(ZERO, ZERO), *Moments(ZERO, ZERO)), "got tuple of 4"),
     ],
 )
 def test_bad_moments_are_refused_with_what_came(value, message):
     for layer in (nn.Linear(3, 2), nn.ReLU(), nn.Dropout()):
         with pytest.raises(InputError, match=message):
             layer(value)
+
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (lambda x: x + x, "Moments \\+ Moments .*use momentgen.nn.functional.add"),
+        (lambda x: sum([x, x]), "int \\+ Moments .*functional.add"),
+        (lambda x: (ZERO,) + x, "tuple \\+ Moments .*functional.add"),  # noqa: RUF005
+        (lambda x: x.mean + x, "Tensor \\+ Moments .*functional.add"),
+        (lambda x: 2 * x, "int \\* Moments .*functional.mul"),
+        (lambda x: x * x, "Moments \\* Moments .*functional.mul"),
+        (torch.compile(lambda x: x + x, backend="eager"), "functional.add"),
+    ],
+)
+def test_moments_are_not_joined_or_repeated_as_tuples(join, message):
+    with pytest.raises(InputError, match=message):
+        join(Moments(ZERO, ZERO))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +66,12 @@ def test_mismatched_shapes_name_the_layer_and_the_shape(layer, message):
         layer(Moments(ZERO, ZERO + 1))
 
 
+def test_statistics_of_other_channels_are_refused():
+    for layer in (nn.Conv2d(3, 2, 1), nn.Conv2d(4, 2, 1, groups=2), nn.Linear(3, 2), nn.Normalize(3)):
+        with pytest.raises(InputError, match=r"Conv2d: expected|Linear: 3 input features|Normalize: expected"):
+            nn.propagate_statistics(layer, torch.zeros(2), torch.ones(2))
+
+
 def test_layers_without_a_built_rule_name_the_rule():
     absent = [row.layer for row in nn._activation.ACTIVATIONS if nn._activation.missing(row.layer)]
     for name in absent:
@@ -57,6 +80,8 @@ def test_layers_without_a_built_rule_name_the_rule():
         if hasattr(torch.nn, name) and name != "Threshold":
             with pytest.raises(MomentgenError, match="needs the rule"):
                 momentgen.convert(torch.nn.Sequential(torch.nn.Linear(2, 2), getattr(torch.nn, name)()))
+    with pytest.raises(AttributeError, match=r"momentgen.nn has no LSTM: its state depends on all earlier inputs"):
+        nn.LSTM  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'NoSuchLayer'"):
         nn.NoSuchLayer  # noqa: B018
 

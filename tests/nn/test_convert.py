@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -136,6 +137,49 @@ def test_a_module_without_a_twin_is_named():
         momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GRU(3, 3)))
 
 
+class Attending(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(3, 1)
+        self.memory = torch.nn.LSTM(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.attention(x, x, x)
+        x, (_, _) = self.memory(x)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_attention_and_recurrence_are_refused_with_their_place_and_what_to_do():
+    with pytest.raises(ConvertError) as caught:
+        momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), Attending()))
+    for part, why in (("1.attention", "softmax of products"), ("1.memory", "its state depends"), ("1", "softmax")):
+        assert re.search(rf"in {part}, .*test_convert.py:\d+.*{why}.*momentgen.monte_carlo", str(caught.value))
+    with pytest.raises(ConvertError, match=r"no layer over moments for torch.nn.*GRU: its state depends"):
+        momentgen.convert(torch.nn.GRU(3, 3))
+
+
+def test_bags_and_power_averages_are_converted_as_modules_and_functions():
+    class Bag(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = torch.nn.EmbeddingBag(5, 8)
+
+        def forward(self, indices: Tensor) -> Tensor:
+            both = self.bag(indices) + torch.nn.functional.embedding_bag(indices, self.bag.weight, mode="sum")
+            return torch.nn.functional.lp_pool1d(both[:, None], 2, 2)
+
+    plain = Bag()
+    indices = torch.tensor([[0, 1], [4, 2]])
+    with momentgen.method("ap1"):
+        assert torch.equal(momentgen.convert(plain)(indices).mean, plain(indices))
+    x = Moments(torch.randn(1, 1, 4), torch.rand(1, 1, 4))
+    net = momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(2, 2)))
+    torch.testing.assert_close(net(x), momentgen.nn.LPPool1d(2, 2)(x))
+    with pytest.raises(ConvertError, match=r"'_0' in 0: LPPool1d: a rule for the norms 1 and 2 only"):
+        momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)))
+    momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)), method="sample")
+
+
 def test_control_flow_on_values_is_refused_with_its_line():
     class Branching(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -196,12 +240,13 @@ def test_hooks_are_refused():
 
 
 def test_parametrized_modules_are_traced_through():
+    torch.manual_seed(0)
     plain = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2)), torch.nn.ReLU())
     x = torch.randn(4, 3)
     net = momentgen.convert(plain)
     with momentgen.method("ap1"):
         torch.testing.assert_close(net(x).mean, plain(x))
-    assert (net(noisy(x)).var > 0).all()
+    assert (net(noisy(x, 1.0)).var > 0).all()
 
 
 def test_layers_over_moments_stay_what_they_are():

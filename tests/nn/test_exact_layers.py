@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
 
 import momentgen.generated
 from momentgen import Moments, nn
+from momentgen.errors import InputError
 from momentgen.nn import functional
 from momentgen.nn.layer import as_moments
+from momentgen.nn.pool import root_of
 
 N = 1_000_000
 CHUNK = 50_000
@@ -80,6 +83,9 @@ AFFINE = {
     "ceil mode, padded": (lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True), (1, 6, 4)),
     "own divisor": (lambda: nn.AvgPool2d(2, divisor_override=3), (1, 4, 4)),
     "average pool, 3d": (lambda: nn.AvgPool3d(2), (1, 2, 4, 2)),
+    "power-average pool, norm 1": (lambda: nn.LPPool2d(1, 2), (1, 4, 5)),
+    "power-average pool, norm 1, ceil mode": (lambda: nn.LPPool1d(1, 3, 2, ceil_mode=True), (2, 6)),
+    "power-average pool, norm 1, 3d": (lambda: nn.LPPool3d(1, 2), (1, 2, 4, 2)),
     "adaptive average pool, uneven": (lambda: nn.AdaptiveAvgPool2d((2, 3)), (1, 5, 4)),
     "adaptive average pool, 1d": (lambda: nn.AdaptiveAvgPool1d(2), (1, 5)),
     "adaptive average pool, 3d": (lambda: nn.AdaptiveAvgPool3d((1, None, 2)), (1, 2, 3, 3)),
@@ -123,6 +129,7 @@ EXACT = {
     "prelu, slope 0.25": (lambda: nn.PReLU(), (4,)),
     "prelu, slope -1": (lambda: nn.PReLU(init=-1.0), (4,)),
     "rrelu, training": (lambda: nn.RReLU(), (4,)),
+    "power-average pool, norm 1": (lambda: nn.LPPool1d(1, 2), (1, 4)),
     "glu": (lambda: nn.GLU(), (4,)),
     "injected normal noise": (lambda: nn.InjectedNoise(0.4, 0.1), (3,)),
     "injected logistic noise": (lambda: nn.InjectedNoise(0.4, 0.1, "logistic"), (3,)),
@@ -299,3 +306,71 @@ def test_embedding_is_certain(method):
         found = layer(torch.tensor([1, 4]))
     assert torch.equal(found.mean, layer.weight[[1, 4]])
     assert found.var.abs().max() == 0
+
+
+def test_the_root_of_a_sum_of_squares_is_that_of_a_gamma_variable():
+    with mpmath.workdps(60):
+        for shape in (0.5, 1.0, 3.7, 15.9, 16.1, 1e3, 1e8, 1e14):
+            share = (mpmath.gammaprod([shape + 0.5], [shape])) ** 2 / shape
+            found = root_of(
+                Moments(torch.tensor(3.0, dtype=torch.float64), torch.tensor(9 / shape, dtype=torch.float64))
+            )
+            assert abs(found.mean.item() / mpmath.sqrt(3 * share) - 1) < 1e-12
+            assert abs(found.var.item() / (3 * (1 - share)) - 1) < 1e-10
+    nothing = root_of(Moments(*torch.zeros(2, 1, dtype=torch.float64)))
+    assert nothing.mean == 0
+    assert nothing.var == 0
+
+
+def test_power_average_pools_of_norm_2_are_near_samples():
+    # Exact for inputs of mean 0 and one variance; elsewhere by two moments of the sum of squares.
+    layer = nn.LPPool1d(2, 4).double()
+    with torch.no_grad():
+        assert_agrees(layer, layer.plain, Moments(torch.zeros(1, 1, 8).double(), torch.full((1, 1, 8), 0.7).double()))
+        x = normal_input(1, 64)
+        truth, _ = moments_of_samples(layer.plain, [x], 400_000)
+        found = layer(x)
+    assert ((found.mean - truth.mean).abs() / truth.var.sqrt()).max() < 0.02
+    assert (found.var / truth.var).log().abs().max() < 0.1
+
+
+def test_power_average_pools_stay_finite():
+    mean = torch.tensor([[[0.0, 0.0, 1e-20, 0.0, 1e15, -1e15, 3.0, 0.0]]], requires_grad=True)
+    var = torch.tensor([[[0.0, 0.0, 0.0, 1e-38, 0.0, 1.0, 1e20, 0.0]]], requires_grad=True)
+    out = nn.LPPool1d(2, 2)(Moments(mean, var))
+    (out.mean.sum() + out.var.sum()).backward()
+    for part in (*out, mean.grad, var.grad):
+        assert torch.isfinite(part).all()
+    assert (out.var >= 0).all()
+
+
+def test_power_averages_of_other_norms_are_refused():
+    x = normal_input(1, 4)
+    with pytest.raises(InputError, match=r"LPPool1d: a rule for the norms 1 and 2 only, got norm_type=3"):
+        nn.LPPool1d(3, 2)(x)
+    certain = x.mean.abs()
+    assert torch.equal(nn.LPPool1d(3, 2)(certain).mean, torch.nn.LPPool1d(3, 2)(certain))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_are_certain(mode):
+    layer = nn.EmbeddingBag(6, 3, mode=mode)
+    indices, offsets = torch.tensor([1, 4, 0, 5, 1]), torch.tensor([0, 2])
+    found = layer(indices, offsets)
+    assert torch.equal(found.mean, layer.plain(indices, offsets))
+    assert found.var.abs().max() == 0
+
+
+def test_a_bag_with_random_weights_is_a_random_sum():
+    layer = nn.EmbeddingBag(6, 3, mode="sum", padding_idx=5).double()
+    indices = torch.tensor([[1, 4, 5], [0, 1, 1]])
+    weights = Moments(normal_input(2, 3).mean[0], normal_input(2, 3).var[0])
+    found = layer(indices, per_sample_weights=weights)
+    rows = layer.weight[indices] * (indices != 5)[..., None]
+    torch.testing.assert_close(found.mean, (weights.mean[..., None] * rows).sum(1))
+    # A row met twice with two weights: the weights are independent, so squares add up.
+    torch.testing.assert_close(found.var, (weights.var[..., None] * rows.square()).sum(1))
+    with momentgen.method("ap1"):
+        assert torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)
+    with momentgen.method("sample"):
+        assert not torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)

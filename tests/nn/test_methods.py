@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -199,6 +200,16 @@ def test_statistics_of_channels_normalise_what_they_propagate():
     torch.testing.assert_close(first.var((0, 2, 3)), torch.ones(4), atol=0.05, rtol=0)
 
 
+def test_statistics_are_kept_and_weights_are_not():
+    net = nn.Sequential(nn.Linear(2, 1), nn.Normalize(1))
+    nn.propagate_statistics(net, torch.tensor([0.2, -1.0]), torch.tensor([0.5, 2.0]))
+    x = torch.randn(1, 2)
+    before = net(x).mean
+    net[1].weight.data.mul_(3.0)
+    torch.testing.assert_close(net(x).mean, 3 * before)
+    copy.deepcopy(net)  # holds no graph
+
+
 def test_training_differentiates_through_the_statistics():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Normalize(4, affine=False, eps=0.0))
@@ -217,6 +228,61 @@ def test_training_differentiates_through_the_statistics():
     # The output does not change with the scale of a row: the gradient is orthogonal to it.
     assert (gradient * weight).sum(1).abs().max() < 1e-12
     assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_normalisation_within_the_weights_is_that_of_the_activations(method, bias, training):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(4, 6, 3, stride=2, groups=2, bias=bias),
+        nn.Normalize(6),
+        nn.LeakyReLU(),
+        nn.Flatten(),
+        nn.Linear(24, 3, bias=bias),
+        nn.Normalize(3, affine=False),
+    )
+    torch.nn.init.normal_(net[1].weight)
+    torch.nn.init.normal_(net[1].bias)
+    model = nn.AnalyticNormalization(net, torch.randn(4), torch.rand(4)).double().train(training)
+    x = Moments(torch.randn(64, 4, 6, 6, dtype=torch.float64), torch.rand(64, 4, 6, 6, dtype=torch.float64))
+    assert net[1].folds(net[0], x)
+    assert not net[1].folds(net[0], Moments(*[part[:1] for part in x]))  # fewer activations than weights
+
+    def run() -> list[torch.Tensor]:
+        model.zero_grad()
+        with momentgen.method(method):
+            out = model(x)
+        (out.mean.square().sum() + out.var.sin().sum()).backward()
+        return [*out, *[p.grad for p in model.parameters()]]
+
+    folded = run()
+    seen: list[torch.Tensor] = []
+    handles = [part.register_forward_hook(lambda *call: seen.append(call[2].mean)) for part in net]
+    assert not net[1].folds(net[0], x)  # somebody listens
+    for found, wanted in zip(folded, run(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    assert len(seen) == len(net) * (2 if training else 1)
+    for handle in handles:
+        handle.remove()
+    assert {"0.weight", "1.weight", "1.running_mean", "1.running_var"} <= net.state_dict().keys()
+
+
+def test_normalised_networks_are_transformed_by_torch_func():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Normalize(2), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8, 1))
+    model = nn.AnalyticNormalization(net, 0.1, 0.2).double()
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    x = torch.randn(4, 1, 3, 3, dtype=torch.float64)
+
+    def loss(values: dict[str, torch.Tensor], kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, (values, kept), (x,)).mean.square().sum()
+
+    found = torch.func.grad(loss)(parameters, buffers)  # buffers are written to, as batch norm's are
+    loss(parameters, buffers).backward()
+    for name, value in parameters.items():
+        torch.testing.assert_close(found[name], value.grad)
 
 
 def test_gradients_of_square_weights_are_those_of_finite_differences():

@@ -43,11 +43,16 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
     channels = first = draw(st.integers(1, 3))
     size, layers = 8, []
     for _ in range(draw(st.integers(1, 6))):
-        kinds = ["conv", "activation", "norm", "dropout", "residual", "concatenated", "noise", "prelu"]
-        kind = draw(st.sampled_from(kinds + (["avg", "upsample", *MAX_POOLS] if 2 <= size <= 8 else [])))
+        kinds = ["conv", "normalised", "activation", "norm", "dropout", "residual", "concatenated", "noise", "prelu"]
+        kind = draw(st.sampled_from(kinds + (["avg", "power", "upsample", *MAX_POOLS] if 2 <= size <= 8 else [])))
         if kind == "conv":
             wanted = draw(st.integers(1, 4))
             layers.append(nn.Conv2d(channels, wanted, 3, padding=1, bias=draw(st.booleans())))
+            channels = wanted
+        elif kind == "normalised":
+            wanted = draw(st.integers(1, 4))
+            layers += [nn.Conv2d(channels, wanted, 3, padding=1, bias=draw(st.booleans())), nn.Normalize(wanted)]
+            torch.nn.init.constant_(layers[-1].running_var, draw(st.sampled_from([0.0, 1e-3, 1.0, 1e6])))
             channels = wanted
         elif kind == "activation":
             name = draw(st.sampled_from(ACTIVATIONS))
@@ -75,6 +80,9 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
             layers.append(nn.PReLU(init=draw(st.sampled_from([-1.0, 0.25, 2.0]))))
         elif kind == "avg":
             layers.append(nn.AvgPool2d(2, ceil_mode=draw(st.booleans())))
+            size //= 2
+        elif kind == "power":
+            layers.append(nn.LPPool2d(draw(st.sampled_from([1, 2])), 2))
             size //= 2
         elif kind == "max":
             layers.append(

@@ -104,6 +104,24 @@ def test_compiled_training_gives_the_gradients_of_eager_training():
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_normalised_networks_train_compiled():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.Normalize(4), nn.LeakyReLU(), nn.Flatten(),
+        nn.Linear(64, 3, bias=False), nn.Normalize(3),
+    )  # fmt: skip
+    model = nn.AnalyticNormalization(net, 0.1, 0.2)
+    x = Moments(torch.rand(50, 1, 6, 6), torch.rand(50, 1, 6, 6))
+    gradients = []
+    for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        functional.nll_loss(run(x), torch.zeros(50, dtype=torch.long)).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_inductor_compiles_the_whole_network():
     torch._dynamo.reset()
