@@ -5,15 +5,15 @@
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   abs_tight_forward 204, abs_tight_backward 347
+# operations   abs_tight_forward 211, abs_tight_backward 347
 #
 # Certificate:
-#   mean        1.51 ulp, worst at mean = 0.0355228148, var = 89.3677826
-#   var         1.78 ulp, worst at mean = 22363.7422, var = 375383072
-#   dmean_dmu   1.3 ulp, worst at mean = 2.0985633e-16, var = 2.31401791e-18
-#   dmean_dvar  1.49 ulp, worst at mean = -1.7680191e+19, var = 2.1107834e+37
-#   dvar_dmu    1.75 ulp, worst at mean = 6.4561842e-05, var = 2.09977857e-09
-#   dvar_dvar   1.72 ulp, worst at mean = 1.74622595, var = 1
+#   mean        1.53 ulp, worst at mean = -0.00939926878, var = 0.363051504
+#   var         1.7 ulp, worst at mean = -0.000110260684, var = 1.09198091e-08
+#   dmean_dmu   1.3 ulp, worst at mean = 1.52126704e-15, var = 8.52627391e-09
+#   dmean_dvar  1.5 ulp, worst at mean = -1.76802118e+19, var = 2.1107834e+37
+#   dvar_dmu    1.49 ulp, worst at mean = 4284.45557, var = 9241677
+#   dvar_dvar   1.72 ulp, worst at mean = -1.74622595, var = 1
 #   against exact values at 17115 points over all of float32; details in tight.json
 """abs, variant tight: moments and their gradients in any floating dtype."""
 

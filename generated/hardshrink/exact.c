@@ -7,13 +7,13 @@
 // operations   hardshrink_exact_forward 422, hardshrink_exact_backward 535
 //
 // Certificate:
-//   mean        0.159 tolerance, worst at mean = -0.476386756, var = 0.0699629709
-//   var         0.0381 tolerance, worst at mean = 0.55057466, var = 0.00148072874
-//   dmean_dmu   0.0022 tolerance, worst at mean = -0.39567554, var = 0.105153337
-//   dmean_dvar  0.00612 tolerance, worst at mean = 6109.4292, var = 67052616
-//   dvar_dmu    0.0118 tolerance, worst at mean = 0.498693407, var = 0.000738703238
-//   dvar_dvar   0.00266 tolerance, worst at mean = 1.05630481, var = 0.145018369
-//   against exact values at 16630 points over all of float32; details in exact.json
+//   mean        0.24 tolerance, worst at mean = 0.488966614, var = 0.121714704
+//   var         0.127 tolerance, worst at mean = -0.500491738, var = 3.71807367e-08
+//   dmean_dmu   0.00368 tolerance, worst at mean = 0.475593179, var = 0.108358599
+//   dmean_dvar  0.00781 tolerance, worst at mean = 6109.41016, var = 67052568
+//   dvar_dmu    0.016 tolerance, worst at mean = -0.498923659, var = 0.0026536528
+//   dvar_dvar   0.00559 tolerance, worst at mean = 0.491971642, var = 0.000167884718
+//   against exact values at 16798 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -277,7 +277,7 @@ static inline void hardshrink_exact_forward_element(float mean, float var, float
     const float t196 = t180 * (-6.0f);
     const float t197 = t192 * t196;
     const float t198 = __builtin_fmaf(t178, t195, t197);
-    const float c35 = 0x1.c77208p-36f;  // 2.58890756e-11
+    const float c35 = 0x1.c41b28p-36f;  // 2.56992552e-11
     const float t199 = t198 * c35;
     const float c36 = 0x1.56d7e8p-5f;  // 0.041850999
     const float t200 = t146 + c36;
@@ -331,7 +331,7 @@ static inline void hardshrink_exact_forward_element(float mean, float var, float
     const float t248 = t232 * (-6.0f);
     const float t249 = t244 * t248;
     const float t250 = __builtin_fmaf(t230, t247, t249);
-    const float c37 = 0x1.392f86p-25f;  // 3.64596069e-08
+    const float c37 = 0x1.38aa64p-25f;  // 3.63990651e-08
     const float t251 = __builtin_fmaf(t250, c37, t199);
     const float c38 = 0x1.f5c29p-3f;  // 0.245000005
     const float t252 = t146 + c38;
@@ -385,34 +385,34 @@ static inline void hardshrink_exact_forward_element(float mean, float var, float
     const float t300 = t284 * (-6.0f);
     const float t301 = t296 * t300;
     const float t302 = __builtin_fmaf(t282, t299, t301);
-    const float c39 = 0x1.fe5cdap-30f;  // 1.85668869e-09
+    const float c39 = 0x1.c6d788p-30f;  // 1.65470526e-09
     const float t303 = __builtin_fmaf(t302, c39, t251);
-    const float c40 = 0x1.84b4ecp-26f;  // 2.26257093e-08
+    const float c40 = 0x1.827732p-26f;  // 2.2495259e-08
     const float t304 = __builtin_fmaf(t192, c40, t303);
-    const float c41 = -0x1.c45cb8p-18f;  // -6.7407218e-06
+    const float c41 = -0x1.c4b87ap-18f;  // -6.74606281e-06
     const float t305 = __builtin_fmaf(t244, c41, t304);
-    const float c42 = -0x1.1cf1e8p-22f;  // -2.65375661e-07
+    const float c42 = -0x1.0eb0ecp-22f;  // -2.52100733e-07
     const float t306 = __builtin_fmaf(t296, c42, t305);
-    const float c43 = 0x1.c61adep-18f;  // 6.76669106e-06
+    const float c43 = 0x1.c40e78p-18f;  // 6.73616705e-06
     const float t307 = __builtin_fmaf(t186, c43, t306);
-    const float c44 = 0x1.90f976p-12f;  // 0.000382399041
+    const float c44 = 0x1.907a5p-12f;  // 0.000381925376
     const float t308 = __builtin_fmaf(t238, c44, t307);
-    const float c45 = 0x1.e7577p-17f;  // 1.45239101e-05
+    const float c45 = 0x1.d5908ap-17f;  // 1.39941158e-05
     const float t309 = __builtin_fmaf(t290, c45, t308);
-    const float c46 = 0x1.6cc37p-11f;  // 0.000695731025
+    const float c46 = 0x1.6b7af6p-11f;  // 0.000693283684
     const float t310 = __builtin_fmaf(t179, c46, t309);
-    const float c47 = 0x1.53cbd4p-4f;  // 0.0829580575
+    const float c47 = 0x1.53c4e2p-4f;  // 0.082951434
     const float t311 = __builtin_fmaf(t231, c47, t310);
-    const float c48 = -0x1.50082ap-12f;  // -0.000320464984
+    const float c48 = -0x1.4684e6p-12f;  // -0.000311392912
     const float t312 = __builtin_fmaf(t283, c48, t311);
     const _Bool t313 = mean < 0.0f;
     const float t314 = t313 ? 1.0f : (-1.0f);  // direction of u
     const float t315 = t314 * t312;
-    const float c49 = 0x1.da3892p-42f;  // 4.21192839e-13
+    const float c49 = 0x1.9dc69cp-42f;  // 3.67506752e-13
     const float t316 = t176 * c49;
-    const float c50 = 0x1.3cbf2ap-41f;  // 5.62655228e-13
+    const float c50 = -0x1.a25844p-46f;  // -2.32228008e-14
     const float t317 = __builtin_fmaf(t228, c50, t316);
-    const float c51 = -0x1.14ed8p-40f;  // -9.8384495e-13
+    const float c51 = -0x1.839ff2p-42f;  // -3.4427997e-13
     const float t318 = __builtin_fmaf(t280, c51, t317);
     const float t319 = t318 + t315;  // D_0: derivative 0 of the mean less its line
     const float t320 = mean + t319;
@@ -420,29 +420,29 @@ static inline void hardshrink_exact_forward_element(float mean, float var, float
     const _Bool t322 = mean == mean;
     const float t323 = t322 ? t321 : mean;
     const float t324 = t319 * t319;
-    const float c52 = 0x1.86f172p-31f;  // 7.1112144e-10
+    const float c52 = 0x1.a75104p-31f;  // 7.70008168e-10
     const float t325 = t195 * c52;
-    const float c53 = -0x1.503174p-23f;  // -1.56552147e-07
+    const float c53 = -0x1.2ef2eap-23f;  // -1.41071567e-07
     const float t326 = __builtin_fmaf(t247, c53, t325);
-    const float c54 = -0x1.6b449p-23f;  // -1.69159762e-07
+    const float c54 = -0x1.1ba614p-23f;  // -1.32084239e-07
     const float t327 = __builtin_fmaf(t299, c54, t326);
-    const float c55 = 0x1.24c526p-21f;  // 5.45326827e-07
+    const float c55 = 0x1.3a4eb4p-21f;  // 5.85443217e-07
     const float t328 = __builtin_fmaf(t189, c55, t327);
-    const float c56 = -0x1.4db1b2p-15f;  // -3.97794392e-05
+    const float c56 = -0x1.43fb54p-15f;  // -3.86216343e-05
     const float t329 = __builtin_fmaf(t241, c56, t328);
-    const float c57 = 0x1.fb9d7p-17f;  // 1.51281056e-05
+    const float c57 = 0x1.a04af2p-17f;  // 1.24064909e-05
     const float t330 = __builtin_fmaf(t293, c57, t329);
-    const float c58 = 0x1.2a837ep-13f;  // 0.000142342396
+    const float c58 = 0x1.3defc6p-13f;  // 0.000151603992
     const float t331 = __builtin_fmaf(t183, c58, t330);
-    const float c59 = 0x1.19be3ap-8f;  // 0.00429905811
+    const float c59 = 0x1.2106dap-8f;  // 0.00441019842
     const float t332 = __builtin_fmaf(t235, c59, t331);
-    const float c60 = -0x1.665ccep-11f;  // -0.000683522259
+    const float c60 = -0x1.2c2c28p-11f;  // -0.00057253358
     const float t333 = __builtin_fmaf(t287, c60, t332);
-    const float c61 = 0x1.a0631cp-7f;  // 0.0127071273
+    const float c61 = 0x1.b855ecp-7f;  // 0.0134379771
     const float t334 = __builtin_fmaf(t176, c61, t333);
-    const float c62 = 0x1.d7aafcp-5f;  // 0.0575766489
+    const float c62 = 0x1.e1a992p-5f;  // 0.0587966777
     const float t335 = __builtin_fmaf(t228, c62, t334);
-    const float c63 = 0x1.ab9b8ap-7f;  // 0.0130495476
+    const float c63 = 0x1.6bae74p-7f;  // 0.0110986773
     const float t336 = __builtin_fmaf(t280, c63, t335);  // B_0: derivative 0 of the mean square less its line
     const float t337 = t336 - t324;
     const float t338 = t180 * (-7.0f);
@@ -829,7 +829,7 @@ static inline void hardshrink_exact_backward_element(float mean, float var, floa
     const float t245 = t226 * (-7.0f);
     const float t246 = t241 * t245;
     const float t247 = __builtin_fmaf(t224, t244, t246);
-    const float c35 = 0x1.c77208p-36f;  // 2.58890756e-11
+    const float c35 = 0x1.c41b28p-36f;  // 2.56992552e-11
     const float t248 = c35 * t247;
     const float c36 = 0x1.56d7e8p-5f;  // 0.041850999
     const float t249 = t192 + c36;
@@ -886,7 +886,7 @@ static inline void hardshrink_exact_backward_element(float mean, float var, floa
     const float t300 = t281 * (-7.0f);
     const float t301 = t296 * t300;
     const float t302 = __builtin_fmaf(t279, t299, t301);
-    const float c37 = 0x1.392f86p-25f;  // 3.64596069e-08
+    const float c37 = 0x1.38aa64p-25f;  // 3.63990651e-08
     const float t303 = __builtin_fmaf(c37, t302, t248);
     const float c38 = 0x1.f5c29p-3f;  // 0.245000005
     const float t304 = t192 + c38;
@@ -943,34 +943,34 @@ static inline void hardshrink_exact_backward_element(float mean, float var, floa
     const float t355 = t336 * (-7.0f);
     const float t356 = t351 * t355;
     const float t357 = __builtin_fmaf(t334, t354, t356);
-    const float c39 = 0x1.fe5cdap-30f;  // 1.85668869e-09
+    const float c39 = 0x1.c6d788p-30f;  // 1.65470526e-09
     const float t358 = __builtin_fmaf(c39, t357, t303);
-    const float c40 = 0x1.84b4ecp-26f;  // 2.26257093e-08
+    const float c40 = 0x1.827732p-26f;  // 2.2495259e-08
     const float t359 = __builtin_fmaf(t241, c40, t358);
-    const float c41 = -0x1.c45cb8p-18f;  // -6.7407218e-06
+    const float c41 = -0x1.c4b87ap-18f;  // -6.74606281e-06
     const float t360 = __builtin_fmaf(t296, c41, t359);
-    const float c42 = -0x1.1cf1e8p-22f;  // -2.65375661e-07
+    const float c42 = -0x1.0eb0ecp-22f;  // -2.52100733e-07
     const float t361 = __builtin_fmaf(t351, c42, t360);
-    const float c43 = 0x1.c61adep-18f;  // 6.76669106e-06
+    const float c43 = 0x1.c40e78p-18f;  // 6.73616705e-06
     const float t362 = __builtin_fmaf(t235, c43, t361);
-    const float c44 = 0x1.90f976p-12f;  // 0.000382399041
+    const float c44 = 0x1.907a5p-12f;  // 0.000381925376
     const float t363 = __builtin_fmaf(t290, c44, t362);
-    const float c45 = 0x1.e7577p-17f;  // 1.45239101e-05
+    const float c45 = 0x1.d5908ap-17f;  // 1.39941158e-05
     const float t364 = __builtin_fmaf(t345, c45, t363);
-    const float c46 = 0x1.6cc37p-11f;  // 0.000695731025
+    const float c46 = 0x1.6b7af6p-11f;  // 0.000693283684
     const float t365 = __builtin_fmaf(t229, c46, t364);
-    const float c47 = 0x1.53cbd4p-4f;  // 0.0829580575
+    const float c47 = 0x1.53c4e2p-4f;  // 0.082951434
     const float t366 = __builtin_fmaf(t284, c47, t365);
-    const float c48 = -0x1.50082ap-12f;  // -0.000320464984
+    const float c48 = -0x1.4684e6p-12f;  // -0.000311392912
     const float t367 = __builtin_fmaf(t339, c48, t366);
     const _Bool t368 = mean < 0.0f;
     const float t369 = t368 ? 1.0f : (-1.0f);  // direction of u
     const float t370 = t369 * t367;
-    const float c49 = 0x1.da3892p-42f;  // 4.21192839e-13
+    const float c49 = 0x1.9dc69cp-42f;  // 3.67506752e-13
     const float t371 = c49 * t225;
-    const float c50 = 0x1.3cbf2ap-41f;  // 5.62655228e-13
+    const float c50 = -0x1.a25844p-46f;  // -2.32228008e-14
     const float t372 = __builtin_fmaf(c50, t280, t371);
-    const float c51 = -0x1.14ed8p-40f;  // -9.8384495e-13
+    const float c51 = -0x1.839ff2p-42f;  // -3.4427997e-13
     const float t373 = __builtin_fmaf(c51, t335, t372);
     const float t374 = t373 + t370;  // D_1: derivative 1 of the mean less its line
     const float t375 = t244 * c35;
@@ -991,29 +991,29 @@ static inline void hardshrink_exact_backward_element(float mean, float var, floa
     const float t390 = __builtin_fmaf(t332, c51, t389);
     const float t391 = t390 + t387;  // D_0: derivative 0 of the mean less its line
     const float t392 = (-2.0f) * t391;
-    const float c52 = 0x1.86f172p-31f;  // 7.1112144e-10
+    const float c52 = 0x1.a75104p-31f;  // 7.70008168e-10
     const float t393 = t244 * c52;
-    const float c53 = -0x1.503174p-23f;  // -1.56552147e-07
+    const float c53 = -0x1.2ef2eap-23f;  // -1.41071567e-07
     const float t394 = __builtin_fmaf(t299, c53, t393);
-    const float c54 = -0x1.6b449p-23f;  // -1.69159762e-07
+    const float c54 = -0x1.1ba614p-23f;  // -1.32084239e-07
     const float t395 = __builtin_fmaf(t354, c54, t394);
-    const float c55 = 0x1.24c526p-21f;  // 5.45326827e-07
+    const float c55 = 0x1.3a4eb4p-21f;  // 5.85443217e-07
     const float t396 = __builtin_fmaf(t238, c55, t395);
-    const float c56 = -0x1.4db1b2p-15f;  // -3.97794392e-05
+    const float c56 = -0x1.43fb54p-15f;  // -3.86216343e-05
     const float t397 = __builtin_fmaf(t293, c56, t396);
-    const float c57 = 0x1.fb9d7p-17f;  // 1.51281056e-05
+    const float c57 = 0x1.a04af2p-17f;  // 1.24064909e-05
     const float t398 = __builtin_fmaf(t348, c57, t397);
-    const float c58 = 0x1.2a837ep-13f;  // 0.000142342396
+    const float c58 = 0x1.3defc6p-13f;  // 0.000151603992
     const float t399 = __builtin_fmaf(t232, c58, t398);
-    const float c59 = 0x1.19be3ap-8f;  // 0.00429905811
+    const float c59 = 0x1.2106dap-8f;  // 0.00441019842
     const float t400 = __builtin_fmaf(t287, c59, t399);
-    const float c60 = -0x1.665ccep-11f;  // -0.000683522259
+    const float c60 = -0x1.2c2c28p-11f;  // -0.00057253358
     const float t401 = __builtin_fmaf(t342, c60, t400);
-    const float c61 = 0x1.a0631cp-7f;  // 0.0127071273
+    const float c61 = 0x1.b855ecp-7f;  // 0.0134379771
     const float t402 = __builtin_fmaf(t225, c61, t401);
-    const float c62 = 0x1.d7aafcp-5f;  // 0.0575766489
+    const float c62 = 0x1.e1a992p-5f;  // 0.0587966777
     const float t403 = __builtin_fmaf(t280, c62, t402);
-    const float c63 = 0x1.ab9b8ap-7f;  // 0.0130495476
+    const float c63 = 0x1.6bae74p-7f;  // 0.0110986773
     const float t404 = __builtin_fmaf(t335, c63, t403);  // B_1: derivative 1 of the mean square less its line
     const float t405 = __builtin_fmaf(t374, t392, t404);
     const float t406 = t226 * (-8.0f);

@@ -7,13 +7,13 @@
 # operations   hardshrink_exact_forward 422, hardshrink_exact_backward 535
 #
 # Certificate:
-#   mean        0.159 tolerance, worst at mean = -0.476386756, var = 0.0699629709
-#   var         0.0381 tolerance, worst at mean = 0.55057466, var = 0.00148072874
-#   dmean_dmu   0.0022 tolerance, worst at mean = -0.39567554, var = 0.105153337
-#   dmean_dvar  0.00612 tolerance, worst at mean = 6109.4292, var = 67052616
-#   dvar_dmu    0.0118 tolerance, worst at mean = 0.498693407, var = 0.000738703238
-#   dvar_dvar   0.00266 tolerance, worst at mean = 1.05630481, var = 0.145018369
-#   against exact values at 16630 points over all of float32; details in exact.json
+#   mean        0.24 tolerance, worst at mean = 0.488966614, var = 0.121714704
+#   var         0.127 tolerance, worst at mean = -0.500491738, var = 3.71807367e-08
+#   dmean_dmu   0.00368 tolerance, worst at mean = 0.475593179, var = 0.108358599
+#   dmean_dvar  0.00781 tolerance, worst at mean = 6109.41016, var = 67052568
+#   dvar_dmu    0.016 tolerance, worst at mean = -0.498923659, var = 0.0026536528
+#   dvar_dvar   0.00559 tolerance, worst at mean = 0.491971642, var = 0.000167884718
+#   against exact values at 16798 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -262,7 +262,7 @@ def hardshrink_exact_forward(mean, var):
     t196 = t180 * -6.0
     t197 = t192 * t196
     t198 = tl.fma(t178, t195, t197)
-    c35 = tl.full((), 2.5889075605523004e-11, tl.float32)
+    c35 = tl.full((), 2.5699255223887718e-11, tl.float32)
     t199 = t198 * c35
     c36 = tl.full((), 0.04185099899768829, tl.float32)
     t200 = t146 + c36
@@ -316,7 +316,7 @@ def hardshrink_exact_forward(mean, var):
     t248 = t232 * -6.0
     t249 = t244 * t248
     t250 = tl.fma(t230, t247, t249)
-    c37 = tl.full((), 3.645960688913874e-08, tl.float32)
+    c37 = tl.full((), 3.63990650953383e-08, tl.float32)
     t251 = tl.fma(t250, c37, t199)
     c38 = tl.full((), 0.24500000476837158, tl.float32)
     t252 = t146 + c38
@@ -370,34 +370,34 @@ def hardshrink_exact_forward(mean, var):
     t300 = t284 * -6.0
     t301 = t296 * t300
     t302 = tl.fma(t282, t299, t301)
-    c39 = tl.full((), 1.8566886916815406e-09, tl.float32)
+    c39 = tl.full((), 1.6547052616999736e-09, tl.float32)
     t303 = tl.fma(t302, c39, t251)
-    c40 = tl.full((), 2.2625709306112185e-08, tl.float32)
+    c40 = tl.full((), 2.249525898889715e-08, tl.float32)
     t304 = tl.fma(t192, c40, t303)
-    c41 = tl.full((), -6.740721801179461e-06, tl.float32)
+    c41 = tl.full((), -6.746062808815623e-06, tl.float32)
     t305 = tl.fma(t244, c41, t304)
-    c42 = tl.full((), -2.6537566100159893e-07, tl.float32)
+    c42 = tl.full((), -2.5210073317794013e-07, tl.float32)
     t306 = tl.fma(t296, c42, t305)
-    c43 = tl.full((), 6.7666910581465345e-06, tl.float32)
+    c43 = tl.full((), 6.736167051712982e-06, tl.float32)
     t307 = tl.fma(t186, c43, t306)
-    c44 = tl.full((), 0.00038239904097281396, tl.float32)
+    c44 = tl.full((), 0.0003819253761321306, tl.float32)
     t308 = tl.fma(t238, c44, t307)
-    c45 = tl.full((), 1.452391006750986e-05, tl.float32)
+    c45 = tl.full((), 1.3994115761306603e-05, tl.float32)
     t309 = tl.fma(t290, c45, t308)
-    c46 = tl.full((), 0.0006957310251891613, tl.float32)
+    c46 = tl.full((), 0.0006932836840860546, tl.float32)
     t310 = tl.fma(t179, c46, t309)
-    c47 = tl.full((), 0.08295805752277374, tl.float32)
+    c47 = tl.full((), 0.08295143395662308, tl.float32)
     t311 = tl.fma(t231, c47, t310)
-    c48 = tl.full((), -0.0003204649838153273, tl.float32)
+    c48 = tl.full((), -0.000311392912408337, tl.float32)
     t312 = tl.fma(t283, c48, t311)
     t313 = mean < 0.0
     t314 = tl.where(t313, 1.0, -1.0)  # direction of u
     t315 = t314 * t312
-    c49 = tl.full((), 4.2119283863613355e-13, tl.float32)
+    c49 = tl.full((), 3.675067520268749e-13, tl.float32)
     t316 = t176 * c49
-    c50 = tl.full((), 5.626552283984065e-13, tl.float32)
+    c50 = tl.full((), -2.322280077114193e-14, tl.float32)
     t317 = tl.fma(t228, c50, t316)
-    c51 = tl.full((), -9.838449499532942e-13, tl.float32)
+    c51 = tl.full((), -3.4427997020088086e-13, tl.float32)
     t318 = tl.fma(t280, c51, t317)
     t319 = t318 + t315  # D_0: derivative 0 of the mean less its line
     t320 = mean + t319
@@ -405,29 +405,29 @@ def hardshrink_exact_forward(mean, var):
     t322 = mean == mean
     t323 = tl.where(t322, t321, mean)
     t324 = t319 * t319
-    c52 = tl.full((), 7.11121439511686e-10, tl.float32)
+    c52 = tl.full((), 7.700081683381654e-10, tl.float32)
     t325 = t195 * c52
-    c53 = tl.full((), -1.5655214724574762e-07, tl.float32)
+    c53 = tl.full((), -1.4107156687259703e-07, tl.float32)
     t326 = tl.fma(t247, c53, t325)
-    c54 = tl.full((), -1.6915976175368996e-07, tl.float32)
+    c54 = tl.full((), -1.3208423865762597e-07, tl.float32)
     t327 = tl.fma(t299, c54, t326)
-    c55 = tl.full((), 5.453268272503919e-07, tl.float32)
+    c55 = tl.full((), 5.854432174601243e-07, tl.float32)
     t328 = tl.fma(t189, c55, t327)
-    c56 = tl.full((), -3.977943924837746e-05, tl.float32)
+    c56 = tl.full((), -3.8621634303126484e-05, tl.float32)
     t329 = tl.fma(t241, c56, t328)
-    c57 = tl.full((), 1.5128105587791651e-05, tl.float32)
+    c57 = tl.full((), 1.2406490895955358e-05, tl.float32)
     t330 = tl.fma(t293, c57, t329)
-    c58 = tl.full((), 0.0001423423964297399, tl.float32)
+    c58 = tl.full((), 0.00015160399198066443, tl.float32)
     t331 = tl.fma(t183, c58, t330)
-    c59 = tl.full((), 0.004299058113247156, tl.float32)
+    c59 = tl.full((), 0.004410198424011469, tl.float32)
     t332 = tl.fma(t235, c59, t331)
-    c60 = tl.full((), -0.0006835222593508661, tl.float32)
+    c60 = tl.full((), -0.0005725335795432329, tl.float32)
     t333 = tl.fma(t287, c60, t332)
-    c61 = tl.full((), 0.012707127258181572, tl.float32)
+    c61 = tl.full((), 0.013437977060675621, tl.float32)
     t334 = tl.fma(t176, c61, t333)
-    c62 = tl.full((), 0.05757664889097214, tl.float32)
+    c62 = tl.full((), 0.058796677738428116, tl.float32)
     t335 = tl.fma(t228, c62, t334)
-    c63 = tl.full((), 0.01304954756051302, tl.float32)
+    c63 = tl.full((), 0.011098677292466164, tl.float32)
     t336 = tl.fma(t280, c63, t335)  # B_0: derivative 0 of the mean square less its line
     t337 = t336 - t324
     t338 = t180 * -7.0
@@ -813,7 +813,7 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var):
     t245 = t226 * -7.0
     t246 = t241 * t245
     t247 = tl.fma(t224, t244, t246)
-    c35 = tl.full((), 2.5889075605523004e-11, tl.float32)
+    c35 = tl.full((), 2.5699255223887718e-11, tl.float32)
     t248 = c35 * t247
     c36 = tl.full((), 0.04185099899768829, tl.float32)
     t249 = t192 + c36
@@ -870,7 +870,7 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var):
     t300 = t281 * -7.0
     t301 = t296 * t300
     t302 = tl.fma(t279, t299, t301)
-    c37 = tl.full((), 3.645960688913874e-08, tl.float32)
+    c37 = tl.full((), 3.63990650953383e-08, tl.float32)
     t303 = tl.fma(c37, t302, t248)
     c38 = tl.full((), 0.24500000476837158, tl.float32)
     t304 = t192 + c38
@@ -927,34 +927,34 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var):
     t355 = t336 * -7.0
     t356 = t351 * t355
     t357 = tl.fma(t334, t354, t356)
-    c39 = tl.full((), 1.8566886916815406e-09, tl.float32)
+    c39 = tl.full((), 1.6547052616999736e-09, tl.float32)
     t358 = tl.fma(c39, t357, t303)
-    c40 = tl.full((), 2.2625709306112185e-08, tl.float32)
+    c40 = tl.full((), 2.249525898889715e-08, tl.float32)
     t359 = tl.fma(t241, c40, t358)
-    c41 = tl.full((), -6.740721801179461e-06, tl.float32)
+    c41 = tl.full((), -6.746062808815623e-06, tl.float32)
     t360 = tl.fma(t296, c41, t359)
-    c42 = tl.full((), -2.6537566100159893e-07, tl.float32)
+    c42 = tl.full((), -2.5210073317794013e-07, tl.float32)
     t361 = tl.fma(t351, c42, t360)
-    c43 = tl.full((), 6.7666910581465345e-06, tl.float32)
+    c43 = tl.full((), 6.736167051712982e-06, tl.float32)
     t362 = tl.fma(t235, c43, t361)
-    c44 = tl.full((), 0.00038239904097281396, tl.float32)
+    c44 = tl.full((), 0.0003819253761321306, tl.float32)
     t363 = tl.fma(t290, c44, t362)
-    c45 = tl.full((), 1.452391006750986e-05, tl.float32)
+    c45 = tl.full((), 1.3994115761306603e-05, tl.float32)
     t364 = tl.fma(t345, c45, t363)
-    c46 = tl.full((), 0.0006957310251891613, tl.float32)
+    c46 = tl.full((), 0.0006932836840860546, tl.float32)
     t365 = tl.fma(t229, c46, t364)
-    c47 = tl.full((), 0.08295805752277374, tl.float32)
+    c47 = tl.full((), 0.08295143395662308, tl.float32)
     t366 = tl.fma(t284, c47, t365)
-    c48 = tl.full((), -0.0003204649838153273, tl.float32)
+    c48 = tl.full((), -0.000311392912408337, tl.float32)
     t367 = tl.fma(t339, c48, t366)
     t368 = mean < 0.0
     t369 = tl.where(t368, 1.0, -1.0)  # direction of u
     t370 = t369 * t367
-    c49 = tl.full((), 4.2119283863613355e-13, tl.float32)
+    c49 = tl.full((), 3.675067520268749e-13, tl.float32)
     t371 = c49 * t225
-    c50 = tl.full((), 5.626552283984065e-13, tl.float32)
+    c50 = tl.full((), -2.322280077114193e-14, tl.float32)
     t372 = tl.fma(c50, t280, t371)
-    c51 = tl.full((), -9.838449499532942e-13, tl.float32)
+    c51 = tl.full((), -3.4427997020088086e-13, tl.float32)
     t373 = tl.fma(c51, t335, t372)
     t374 = t373 + t370  # D_1: derivative 1 of the mean less its line
     t375 = t244 * c35
@@ -975,29 +975,29 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var):
     t390 = tl.fma(t332, c51, t389)
     t391 = t390 + t387  # D_0: derivative 0 of the mean less its line
     t392 = -2.0 * t391
-    c52 = tl.full((), 7.11121439511686e-10, tl.float32)
+    c52 = tl.full((), 7.700081683381654e-10, tl.float32)
     t393 = t244 * c52
-    c53 = tl.full((), -1.5655214724574762e-07, tl.float32)
+    c53 = tl.full((), -1.4107156687259703e-07, tl.float32)
     t394 = tl.fma(t299, c53, t393)
-    c54 = tl.full((), -1.6915976175368996e-07, tl.float32)
+    c54 = tl.full((), -1.3208423865762597e-07, tl.float32)
     t395 = tl.fma(t354, c54, t394)
-    c55 = tl.full((), 5.453268272503919e-07, tl.float32)
+    c55 = tl.full((), 5.854432174601243e-07, tl.float32)
     t396 = tl.fma(t238, c55, t395)
-    c56 = tl.full((), -3.977943924837746e-05, tl.float32)
+    c56 = tl.full((), -3.8621634303126484e-05, tl.float32)
     t397 = tl.fma(t293, c56, t396)
-    c57 = tl.full((), 1.5128105587791651e-05, tl.float32)
+    c57 = tl.full((), 1.2406490895955358e-05, tl.float32)
     t398 = tl.fma(t348, c57, t397)
-    c58 = tl.full((), 0.0001423423964297399, tl.float32)
+    c58 = tl.full((), 0.00015160399198066443, tl.float32)
     t399 = tl.fma(t232, c58, t398)
-    c59 = tl.full((), 0.004299058113247156, tl.float32)
+    c59 = tl.full((), 0.004410198424011469, tl.float32)
     t400 = tl.fma(t287, c59, t399)
-    c60 = tl.full((), -0.0006835222593508661, tl.float32)
+    c60 = tl.full((), -0.0005725335795432329, tl.float32)
     t401 = tl.fma(t342, c60, t400)
-    c61 = tl.full((), 0.012707127258181572, tl.float32)
+    c61 = tl.full((), 0.013437977060675621, tl.float32)
     t402 = tl.fma(t225, c61, t401)
-    c62 = tl.full((), 0.05757664889097214, tl.float32)
+    c62 = tl.full((), 0.058796677738428116, tl.float32)
     t403 = tl.fma(t280, c62, t402)
-    c63 = tl.full((), 0.01304954756051302, tl.float32)
+    c63 = tl.full((), 0.011098677292466164, tl.float32)
     t404 = tl.fma(t335, c63, t403)  # B_1: derivative 1 of the mean square less its line
     t405 = tl.fma(t374, t392, t404)
     t406 = t226 * -8.0

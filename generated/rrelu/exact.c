@@ -3,7 +3,7 @@
 // f(x) = Max(11*x/48, x)
 // Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 //
-// rule digest  151d6ca02121c5db12a24f87effd54de2f084493d192f59c75955c0836b0d3c9
+// rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 // operations   rrelu_exact_forward 162, rrelu_exact_backward 145
 //

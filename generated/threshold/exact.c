@@ -8,7 +8,7 @@
 //
 // Certificate:
 //   mean        0.757 tolerance, worst at mean = 0.101007752, var = 0.00443091616
-//   var         0.411 tolerance, worst at mean = 0.0342826359, var = 0.000240311754
+//   var         0.413 tolerance, worst at mean = 0.0342826955, var = 0.000240311754
 //   dmean_dmu   0.00554 tolerance, worst at mean = -8.06598655e-06, var = 32.1893845
 //   dmean_dvar  0.0048 tolerance, worst at mean = 2.15275002, var = 4.11198139
 //   dvar_dmu    0.0421 tolerance, worst at mean = 1.01557818e-09, var = 94.7426224
@@ -277,20 +277,20 @@ static inline void threshold_exact_forward_element(float mean, float var, float 
     const float t188 = t147 ? c41 : c42;
     const float t189 = __builtin_fmaf(t138, t188, t187);
     const float t190 = __builtin_fmaf(t145, c39, t189);
-    const float c43 = 0x1.3adb26p-21f;  // 5.86465092e-07
+    const float c43 = 0x1.3adb24p-21f;  // 5.86465035e-07
     const float t191 = t147 ? c43 : 0.0f;
     const float t192 = __builtin_fmaf(t140, t191, t190);
     const float t193 = t87 * t114;
     const float t194 = t140 * t193;
-    const float c44 = 0x1.05f65cp-43f;  // 1.16334649e-13
+    const float c44 = -0x1.f9088p-44f;  // -1.12139898e-13
     const float t195 = t147 ? 0.0f : c44;
     const float t196 = __builtin_fmaf(t194, t195, t192);
     const float t197 = t87 * t87;
     const float t198 = -t197;
     const float t199 = t140 * t198;
     const float t200 = __builtin_fmaf(t193, t194, t199);
-    const float c45 = -0x1.e812a2p-44f;  // -1.08373929e-13
-    const float t201 = t147 ? 0.0f : c45;
+    const float c45 = -0x1.096ee4p-42f;  // -2.3575201e-13
+    const float t201 = t147 ? c45 : 0.0f;
     const float t202 = __builtin_fmaf(t201, t200, t196);  // B_0: derivative 0 of the mean square less its line
     const float t203 = t150 * t150;
     const float t204 = t202 - t203;
@@ -548,17 +548,17 @@ static inline void threshold_exact_backward_element(float mean, float var, float
     const float t173 = t172 ? c38 : c39;
     const float t174 = __builtin_fmaf(t168, t173, t171);
     const float t175 = __builtin_fmaf(t136, c36, t174);
-    const float c42 = 0x1.3adb26p-21f;  // 5.86465092e-07
+    const float c42 = 0x1.3adb24p-21f;  // 5.86465035e-07
     const float t176 = t172 ? c42 : 0.0f;
     const float t177 = __builtin_fmaf(t139, t176, t175);
-    const float c43 = 0x1.05f65cp-43f;  // 1.16334649e-13
+    const float c43 = -0x1.f9088p-44f;  // -1.12139898e-13
     const float t178 = t172 ? 0.0f : c43;
     const float t179 = __builtin_fmaf(t143, t178, t177);
     const float t180 = t140 * (-2.0f);
     const float t181 = t139 * t180;
     const float t182 = __builtin_fmaf(t138, t143, t181);
-    const float c44 = -0x1.e812a2p-44f;  // -1.08373929e-13
-    const float t183 = t172 ? 0.0f : c44;
+    const float c44 = -0x1.096ee4p-42f;  // -2.3575201e-13
+    const float t183 = t172 ? c44 : 0.0f;
     const float t184 = __builtin_fmaf(t183, t182, t179);  // B_1: derivative 1 of the mean square less its line
     const float c45 = -0x1.fa4d1cp-26f;  // -2.94706091e-08
     const float t185 = c45 * t139;
