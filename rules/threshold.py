@@ -4,7 +4,7 @@ from sympy import Piecewise, Rational
 
 from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
 
-threshold = Parameter("threshold", default=Rational(1, 10), low=-32, high=32, doc="x above it stays")
+threshold = Parameter("threshold", default=Rational(1, 10), low=-8, high=8, doc="x above it stays")
 value = Parameter("value", default=20, low=-32, high=32, doc="what all else becomes")
 t = threshold.symbol
 

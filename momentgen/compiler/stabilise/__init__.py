@@ -13,6 +13,7 @@
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
 ``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
 ``settled``    exact values and measures of an f with parameters, at each setting
+``mills``      repeated integrals of the normal distribution from one fit
 ``entire``     polynomials, exp, sin, cos: elementary moments
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences`` and ``surrogate_truth``: exact
                values; ``moments_measure``: the tolerance

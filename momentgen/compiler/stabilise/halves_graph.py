@@ -32,6 +32,7 @@ import sympy as sp
 from momentgen.compiler.approximate import Polynomial, remez
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core, slope_of
+from momentgen.compiler.stabilise.mills import integrals
 from momentgen.compiler.stabilise.polynomial import parameter_node
 from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.compiler.ulp import LARGEST
@@ -170,17 +171,9 @@ class _Writer:
     @cached_property
     def j(self) -> list[int]:
         """J_n(t)/sqrt(2 pi), n = 0, 1, ..."""
-        g, two = self.g, self.g.const(2)
-        # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
-        j2 = self.mills(2, self.t, self.precision.reach)
-        with mpmath.workdps(40):
-            top = g.madd(g.neg(g.mul(self.t, two)), j2, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
-        j1 = g.over_one_plus(top, self.h)
-        j = [g.madd(self.t, j1, g.mul(j2, two)), j1, j2]
-        # Upwards errors grow, as t^n/n!: beside sigma^n φ(t), which they are multiplied by, they do not count.
-        for n in range(3, self.precision.terms + 1 if self.kind == "exponential" else 3):
-            j.append(g.mul(g.madd(g.neg(self.t), j[n - 1], j[n - 2]), g.const(mpmath.mpf(1) / n)))
-        return j
+        second = self.mills(2, self.t, self.precision.reach)
+        top = self.precision.terms if self.kind == "exponential" else 2
+        return integrals(self.g, self.t, self.h, second, top)
 
     # --- X⁺ ------------------------------------------------------------------------
     @cached_property

@@ -144,8 +144,7 @@ class _Copy:
         if g.value(node) is not None:
             head = float(np.float32(float(g.value(node))))
             return g.sub(g.sub(mean, g.const(head)), g.const(g.value(node) - head))
-        head = g.head(node)
-        return g.sub(g.sub(mean, head), g.sub(node, head))
+        return g.sub(g.sub(mean, g.head(node)), g.tail(node))
 
     def in_units(self, length: int) -> int:
         """A length in units of the base, brought down far out."""
