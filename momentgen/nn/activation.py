@@ -148,7 +148,7 @@ class ActivationLayer(Layer):
                     f"{type(self).__name__}: expected {attribute} >= {least:g}, where the rule {op.name!r} holds, got "
                     f"{getattr(self, attribute)!r}"
                 )
-        params = {keyword: float(getattr(self, attribute)) for attribute, keyword in self.row.parameters.items()}
+        params: dict[str, Any] = {word: float(getattr(self, name)) for name, word in self.row.parameters.items()}
         if self.variant is not None:
             return op(x.mean, x.var, variant=self.variant, **params)
         return op(x.mean, x.var, **params)

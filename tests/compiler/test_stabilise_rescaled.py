@@ -1,4 +1,4 @@
-"""Rules with parameters from a base: what is proved of them, and their moments against the oracle's at many settings."""
+"""Rules with parameters from a base: what is proved of them, and their moments by the oracle at many settings."""
 
 from __future__ import annotations
 

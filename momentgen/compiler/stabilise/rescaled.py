@@ -26,11 +26,12 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph, Node
+from momentgen.compiler.stabilise.activation import Line
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN
 from momentgen.compiler.stabilise.polynomial import parameter_node
 from momentgen.compiler.stabilise.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
-from momentgen.compiler.stabilise.stable import ErrorMeasure, Stable, settings_of
+from momentgen.compiler.stabilise.stable import ErrorMeasure, Stable, Truth, settings_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 
@@ -38,7 +39,7 @@ __all__ = ["Units", "rescaled_variant"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-_HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 90, 110, -60  # binary exponents: far out, and what may not be scaled down
+_HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 100, 110, -60  # binary exponents: far out, and what may not be scaled down
 _STEP = 16
 _SMALLEST = 2.0**-126
 #: output -> powers of A and of 1/h in it
@@ -110,11 +111,32 @@ class RescaledMeasure:
         return np.where(var.astype(np.float64) < 2.0**-127 * self.units.width**2, 0.0, error)
 
 
+@dataclass(frozen=True)
+class RescaledTruth:
+    """The base's exact values in f's units; survives pickling.
+
+    In float64 (mu - c)/h is right to the digits of sigma where f is smooth, and about a kink at c.
+    """
+
+    base: Any
+    settled: Settled
+    rescaled: Rescaled
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        units = Units.at(self.settled, self.rescaled, params)
+        at = (mean.astype(np.float64) - units.centre) / units.width, var.astype(np.float64) / units.width**2
+        values = self.base(*at, params)
+        found = {name: units.of(name) * np.asarray(value, np.float64) for name, value in values.items()}
+        found["mean"] = found["mean"] + units.offset
+        return found
+
+
 class _Copy:
     """A base's graph between the two maps."""
 
-    def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, *, scaled: bool, degree: int) -> None:
-        self.base, self.degree, self.rule, self.scaled = base, degree, rule.name, scaled
+    def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, lines: tuple[Line, Line], *, scaled: bool) -> None:
+        self.base, self.rule, self.scaled, self.lines = base, rule.name, scaled, lines
+        self.degree = 1 if lines[0].slope or lines[1].slope else 0
         self.g = g = Graph(base.inputs, tuple(p.name for p in rule.parameters))
         self.width, self.scale, self.offset = (
             parameter_node(g, e, rule.name) for e in (rescaled.width, rescaled.scale, rescaled.offset)
@@ -141,9 +163,10 @@ class _Copy:
         node = parameter_node(g, place, self.rule)
         if not self.scaled:
             return g.sub(mean, node)
-        if g.value(node) is not None:
-            head = float(np.float32(float(g.value(node))))
-            return g.sub(g.sub(mean, g.const(head)), g.const(g.value(node) - head))
+        constant = g.value(node)
+        if constant is not None:
+            head = float(np.float32(float(constant)))
+            return g.sub(g.sub(mean, g.const(head)), g.const(constant - head))
         return g.sub(g.sub(mean, g.head(node)), g.tail(node))
 
     def in_units(self, length: int) -> int:
@@ -185,16 +208,27 @@ class _Copy:
         for name, index in self.base.outputs.items():
             a, h = _POWERS[name]
             value, factor = self.nodes[index], g.const(1)
+            level = self.level() if name == "mean" and self.up != factor else g.const(0)
+            value = g.sub(value, level)
             for part in (*[self.scale] * a, *[per] * h):
                 factor = g.mul(factor, part)
             value = g.mul(factor, value)
             for part in self.back(name):
                 value = g.mul(value, part)
+            value = g.madd(factor, level, value)
             g.output(name, g.add(value, self.offset) if name == "mean" else value)
         for index in g.outputs.values():
             if g.suspects:
                 g.suspects.add(index)
         return g
+
+    def level(self) -> int:
+        """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
+        g, (left, right) = self.g, self.lines
+        if self.degree == 0:
+            return g.const(0)
+        offsets = (g.const(0 if line.slope else line.offset) for line in (left, right))
+        return g.select(g.lt(g.input("mean"), g.const(0)), *offsets)
 
     def back(self, name: str) -> list[int]:
         """Powers of two that undo the inputs' scaling."""
@@ -222,18 +256,31 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     rule, rescaled = derivation.rule, derivation.rule.rescaled
     if rescaled is None or base.scalars_source or not hasattr(base.measure, "allowed"):
         raise BuildError(rule.name, "stabilise", "expected a base measured by moments, without derived scalars", rule.f)
-    settled = Settled.of(rule)
-    f = settled.at({})
-    if f.left is None or f.right is None:
+    settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
+    g = own.at({})
+    if g.left is None or g.right is None:
         raise BuildError(rule.name, "stabilise", "expected f to follow a line on either side", rule.f)
-    degree = 1 if f.left.slope or f.right.slope else 0
+    lines = g.left, g.right
 
     def copy(graph: Graph, scaled: bool) -> Graph:
-        return _Copy(graph, rule, rescaled, scaled=scaled, degree=degree).write()
+        return _Copy(graph, rule, rescaled, lines, scaled=scaled).write()
 
     units = Units.at(settled, rescaled, {})
     measure: ErrorMeasure = RescaledMeasure(base.measure, settled, rescaled, units)
-    closed = isinstance(base.truth, ClosedFormTruth)
+    truth: Truth
+    rigorous: Truth | None
+    if isinstance(base.truth, ClosedFormTruth):
+        truth, rigorous = closed_form_truth(derivation), None
+    elif derivation.is_piecewise_polynomial:
+        truth, rigorous = SettledTruth(settled), SettledBalls(settled)
+    else:
+        truth = RescaledTruth(base.truth, settled, rescaled)
+        rigorous = None if base.rigorous is None else RescaledTruth(base.rigorous, settled, rescaled)
+
+    def places(setting: Mapping[str, float]) -> tuple[float, ...]:
+        here = Units.at(settled, rescaled, setting)
+        return tuple(here.centre + here.width * kink for kink in own.at(setting).kinks)
+
     low, high = base.box["mu"]
     return replace(
         base,
@@ -241,13 +288,13 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         partials=copy(base.partials, True),
         forward64=copy(base.forward64, False),
         partials64=copy(base.partials64, False),
-        truth=closed_form_truth(derivation) if closed else SettledTruth(settled),
-        rigorous=None if closed else SettledBalls(settled),
+        truth=truth,
+        rigorous=rigorous,
         measure=measure,
         settings=settings_of(rule),
         box={**base.box, "mu": (units.centre + units.width * low, units.centre + units.width * high)},
         unit_at=lambda setting: Units.at(settled, rescaled, setting).scale,
-        places=lambda setting: settled.at(setting).kinks,
+        places=places,
         domain={"var": f"0 or 2^-127 max(1, ({rescaled.width})^2) <= var < 2^128"} if rescaled.width != 1 else {},
         facts={**base.facts, "base": str(rescaled.of), "rescaled": _shown(rescaled)},
         doc=f"{rescaled.of} in other units: {base.doc}",
