@@ -7,8 +7,9 @@ The base g is stabilised as any rule; its graphs are then copied with the input 
 at ((mu - c)/h, v/h²), whatever strategy made them.  Two things are the copy's own:
 
 - near a kink k of g, (mu - c)/h - k is wanted to the digits of sigma: it is taken as (mu - (c + h k))/h;
-- v/h² may overflow where v does not.  Far out f is homogeneous, of degree 1 if a side slopes and 0 if both are level:
-  there mean and variance are taken 2^-16- and 2^-32-fold, and the outputs are scaled back.
+- v/h² may overflow where v does not.  Far out f is homogeneous, of degree 1 if a side slopes and 0 if both are level,
+  or a line and something of degree 0: there mean and variance are taken 2^-16- and 2^-32-fold, and the outputs are
+  scaled back.
 
 v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
 """
@@ -136,7 +137,7 @@ class _Copy:
 
     def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, lines: tuple[Line, Line], *, scaled: bool) -> None:
         self.base, self.rule, self.scaled, self.lines = base, rule.name, scaled, lines
-        self.degree = 1 if lines[0].slope or lines[1].slope else 0
+        self.growth = "homogeneous" if lines[0].slope != lines[1].slope else "line" if lines[0].slope else "bounded"
         self.g = g = Graph(base.inputs, tuple(p.name for p in rule.parameters))
         self.width, self.scale, self.offset = (
             parameter_node(g, e, rule.name) for e in (rescaled.width, rescaled.scale, rescaled.offset)
@@ -225,26 +226,23 @@ class _Copy:
     def level(self) -> int:
         """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
         g, (left, right) = self.g, self.lines
-        if self.degree == 0:
+        if self.growth == "bounded":
             return g.const(0)
         offsets = (g.const(0 if line.slope else line.offset) for line in (left, right))
         return g.select(g.lt(g.input("mean"), g.const(0)), *offsets)
 
     def back(self, name: str) -> list[int]:
         """Powers of two that undo the inputs' scaling."""
-        if self.degree == 1:
-            return {
-                "mean": [self.up],
-                "var": [self.up_var, self.up_var],
-                "dmean_dvar": [self.down_var],
-                "dvar_dmu": [self.up_var],
-            }.get(name, [])
-        return {
-            "dmean_dmu": [self.down],
-            "dmean_dvar": [self.down_var, self.down_var],
-            "dvar_dmu": [self.down],
-            "dvar_dvar": [self.down_var, self.down_var],
-        }.get(name, [])
+        bounded = {"dmean_dvar": [self.down_var, self.down_var]}
+        grown = {"mean": [self.up], "var": [self.up_var, self.up_var]}
+        table = {
+            "homogeneous": grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]},
+            # what f has beside the line is bounded, and dvar_dmu has v times a partial of it
+            "line": grown | bounded,
+            "bounded": bounded
+            | {"dmean_dmu": [self.down], "dvar_dmu": [self.down], "dvar_dvar": [self.down_var, self.down_var]},
+        }
+        return table[self.growth].get(name, [])
 
 
 def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
@@ -269,7 +267,8 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     measure: ErrorMeasure = RescaledMeasure(base.measure, settled, rescaled, units)
     truth: Truth
     rigorous: Truth | None
-    if isinstance(base.truth, ClosedFormTruth):
+    if isinstance(base.truth, ClosedFormTruth) or (derivation.is_piecewise_polynomial and g.jumps):
+        # Beside tiny variances a jump shows from further away than quadrature reaches.
         truth, rigorous = closed_form_truth(derivation), None
     elif derivation.is_piecewise_polynomial:
         truth, rigorous = SettledTruth(settled), SettledBalls(settled)
