@@ -43,6 +43,7 @@ __all__ = [
     "Parameter",
     "Phi",
     "Reduction",
+    "Rescaled",
     "Rule",
     "S",
     "ScaleMixture",
@@ -138,6 +139,25 @@ class ScaleMixture:
 
 
 @dataclass(frozen=True)
+class Rescaled:
+    """f in units of its own: f(x) = scale·of((x - centre)/width) + offset; the compiler proves it.
+
+    What serves ``of`` then serves f at every value of the parameters, with its accuracy in f's units: an error allowed
+    to the mean of ``of`` is allowed ``scale``-fold to that of f.
+
+    Args:
+        of: the base, in ``x``; parameters may occur in it too.
+        centre, width, scale, offset: rational functions of the parameters; ``width`` and ``scale`` positive.
+    """
+
+    of: Expr
+    centre: Expr = sympy.S.Zero
+    width: Expr = sympy.S.One
+    scale: Expr = sympy.S.One
+    offset: Expr = sympy.S.Zero
+
+
+@dataclass(frozen=True)
 class Rule:
     """One activation, checked when it is made.
 
@@ -153,6 +173,7 @@ class Rule:
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
         surrogate: stands in for an ``f`` outside the closed algebra.
+        rescaled: f as another function in other units.
         accuracy: what is asked of the generated code.
         citation, doc: where the rule comes from, and one line on what it is.
         digest: SHA-256 of the rule file, set by :func:`load_rules`.
@@ -177,6 +198,7 @@ class Rule:
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
     variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
     surrogate: ScaleMixture | None = None
+    rescaled: Rescaled | None = None
     accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0}, moments=True)
     citation: str = ""
     doc: str = ""
@@ -234,6 +256,8 @@ class _Checker:
             self.check_variant(key, variant, moments)
         if rule.surrogate is not None:
             self.check_surrogate(rule.surrogate, symbols)
+        if rule.rescaled is not None:
+            self.check_rescaled(rule.rescaled, symbols)
         self.check_accuracy(rule.accuracy)
 
     def mapping(self, what: str, value: Any) -> Iterable[tuple[Any, Any]]:
@@ -333,6 +357,18 @@ class _Checker:
             raise self.error(f"surrogate: terms must be a whole number from 1 to 32, got {surrogate.terms!r}")
         if not surrogate.sup_error > 0:
             raise self.error(f"surrogate: sup_error must be positive, got {surrogate.sup_error!r}")
+
+    def check_rescaled(self, rescaled: Any, symbols: list[Symbol]) -> None:
+        if not isinstance(rescaled, Rescaled):
+            raise self.error(f"rescaled must be a Rescaled, got {type(rescaled).__name__}")
+        if len(self.rule.inputs) > 1 or self.rule.noise is not None or self.rule.input != "normal":
+            raise self.error("rescaled is for functions of one normal input")
+        self.check_expression("rescaled, of", rescaled.of, [x, *symbols])
+        for what in ("centre", "width", "scale", "offset"):
+            value = getattr(rescaled, what)
+            self.check_expression(f"rescaled, {what}", value, symbols)
+            if not value.is_rational_function(*symbols):
+                raise self.error(f"rescaled: {what} must be a rational function of the parameters", value)
 
     def check_accuracy(self, goal: Any) -> None:
         if not isinstance(goal, Accuracy):

@@ -202,7 +202,7 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
     largest = {name: _Largest() for name in built.bounds}
     count, promises, sampler = 0, [], sampler_of(built.inputs)
     for setting in stable.settings:
-        kernel = CommittedKernel(built, setting)
+        kernel, stable = CommittedKernel(built, setting), stable.at(setting)
         promises += _broken_promises(built, kernel, setting, seed_of("promises", built.rule, built.variant, str(seed)))
         batch = _points(built, stable, setting, points, seed)
         # Where errors are bad they are worse nearby: a second round around the worst of the first.

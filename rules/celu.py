@@ -1,13 +1,18 @@
-"""CELU of a normal input, alpha = 1, where it is ELU."""
+"""CELU of a normal input."""
 
 from sympy import Piecewise, exp
 
-from momentgen.rule import Accuracy, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
+
+alpha = Parameter("alpha", default=1, low=1 / 16, high=16, doc="the limit for negative inputs is -alpha")
+a = alpha.symbol
 
 rule = Rule(
     "celu",
-    f=Piecewise((x, x > 0), (exp(x) - 1, True)),
+    f=Piecewise((x, x > 0), (a * (exp(x / a) - 1), True)),
+    parameters=(alpha,),
+    rescaled=Rescaled(of=Piecewise((x, x > 0), (exp(x) - 1, True)), width=a, scale=a),
     accuracy=Accuracy(moments=True),
     citation="Barron 2017, Continuously Differentiable Exponential Linear Units",
-    doc="Continuously differentiable exponential linear unit: x for x > 0, else exp(x) - 1.",
+    doc="Continuously differentiable exponential linear unit: x for x > 0, else alpha (exp(x/alpha) - 1).",
 )

@@ -1,14 +1,17 @@
-"""Hardshrink of a normal input, lambda = 1/2."""
+"""Hardshrink of a normal input."""
 
 from sympy import Piecewise, Rational
 
-from momentgen.rule import Accuracy, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
 
-half = Rational(1, 2)
+lambd = Parameter("lambd", default=Rational(1, 2), low=1 / 64, high=16, doc="half of the width of the level part")
+w = lambd.symbol
 
 rule = Rule(
     "hardshrink",
-    f=Piecewise((x, x > half), (x, x < -half), (0, True)),
+    f=Piecewise((x, x > w), (x, x < -w), (0, True)),
+    parameters=(lambd,),
+    rescaled=Rescaled(of=Piecewise((x, x > 1), (x, x < -1), (0, True)), width=w, scale=w),
     accuracy=Accuracy(moments=True),
-    doc="Hardshrink: x where |x| > 1/2, else 0.",
+    doc="Hardshrink: x where |x| > lambd, else 0.",
 )

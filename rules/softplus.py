@@ -1,7 +1,20 @@
-"""Softplus of a normal input."""
+"""Softplus of a normal input.
+
+torch switches to x itself for beta x > threshold, by default 20, where the two are 2.1e-9/beta apart; this is softplus
+on the whole line.
+"""
 
 from sympy import exp, log
 
-from momentgen.rule import Accuracy, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
 
-rule = Rule("softplus", f=log(1 + exp(x)), accuracy=Accuracy(moments=True), doc="Softplus log(1 + exp(x)).")
+beta = Parameter("beta", default=1, low=1 / 16, high=128, doc="steepness of the bend; its width is 1/beta")
+
+rule = Rule(
+    "softplus",
+    f=log(1 + exp(beta.symbol * x)) / beta.symbol,
+    parameters=(beta,),
+    rescaled=Rescaled(of=log(1 + exp(x)), width=1 / beta.symbol, scale=1 / beta.symbol),
+    accuracy=Accuracy(moments=True),
+    doc="Softplus log(1 + exp(beta x))/beta.",
+)

@@ -1,14 +1,17 @@
-"""Softshrink of a normal input, lambda = 1/2."""
+"""Softshrink of a normal input."""
 
 from sympy import Max, Min, Rational
 
-from momentgen.rule import Accuracy, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
 
-half = Rational(1, 2)
+lambd = Parameter("lambd", default=Rational(1, 2), low=1 / 64, high=16, doc="half of the width of the level part")
+w = lambd.symbol
 
 rule = Rule(
     "softshrink",
-    f=Max(x - half, 0) + Min(x + half, 0),
+    f=Max(x - w, 0) + Min(x + w, 0),
+    parameters=(lambd,),
+    rescaled=Rescaled(of=Max(x - 1, 0) + Min(x + 1, 0), width=w, scale=w),
     accuracy=Accuracy(moments=True),
-    doc="Softshrink: x moved towards 0 by 1/2, and 0 in between.",
+    doc="Softshrink: x moved towards 0 by lambd, and 0 in between.",
 )

@@ -21,7 +21,7 @@ from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
 
 __all__ = ["Calibration", "Choice", "choose"]
 
-_LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head"})
+_LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head", "tail"})
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ ALL_INPUTS = 1 << 32
 
 
 def program_digest(c_source: str) -> str:
-    r"""SHA-256 of C without its comments and layout: the same for the same program.
+    r"""SHA-256 of C without its comments, layout and attributes: the same for the same program.
 
     >>> program_digest("// one\nint  x; /* two */") == program_digest("int x;")
     True
     """
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", c_source, flags=re.DOTALL)
+    code = re.sub(r"//[^\n]*|/\*.*?\*/|__attribute__\(\(\w+\)\)", " ", c_source, flags=re.DOTALL)
     return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()
 
 

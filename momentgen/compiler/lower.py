@@ -179,6 +179,9 @@ class _Lowering:
             return self.times_exp_mantissa(self.carried[args[0]], args[1], wide)
         if kind == "head":
             return _Carried(self.carried[args[0]].hi)
+        if kind == "tail":
+            word = self.carried[args[0]].lo
+            return _Carried(b.f32(0.0) if word is None else word)
         if kind == "shifted_product" and (word := self.carried[args[3]].lo) is not None:
             moved = b.mul(self.single(args[2]), word)
             if not wide:

@@ -20,7 +20,7 @@ from sympy.logic.boolalg import Boolean
 
 from momentgen.rule import Parameter, x
 
-__all__ = ["Piece", "Pieces", "PiecesError", "split"]
+__all__ = ["Piece", "Pieces", "PiecesError", "samples_of", "split", "vanishes"]
 
 _SWITCHES = (Max, Min, Abs, sign, Heaviside, Piecewise)
 
@@ -90,9 +90,9 @@ class Pieces:
         mirrored = [Piece(-p.high, -p.low, p.expr.subs(x, -x)) for p in reversed(self.pieces)]
         for parity in (1, -1):
             pairs = list(zip(self.pieces, mirrored, strict=True))
-            if any(p.low.is_finite and not _vanishes(p.low - q.low) for p, q in pairs):
+            if any(p.low.is_finite and not vanishes(p.low - q.low) for p, q in pairs):
                 return None
-            if all(_vanishes(p.expr - parity * q.expr) for p, q in pairs):
+            if all(vanishes(p.expr - parity * q.expr) for p, q in pairs):
                 return parity
         return None
 
@@ -107,18 +107,18 @@ def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
     [(-oo, -x), (0, x)]
     """
     f = sympy.sympify(f)
-    samples = _samples(parameters)
+    samples = samples_of(parameters)
     breakpoints: list[Expr] = []
     for condition in _conditions(f):
         for root in _roots(condition):
-            if not any(_vanishes(root - known) for known in breakpoints):
+            if not any(vanishes(root - known) for known in breakpoints):
                 breakpoints.append(root)
     breakpoints = _sorted(breakpoints, samples)
     ends = [-sympy.oo, *breakpoints, sympy.oo]
     pieces: list[Piece] = []
     for low, high in itertools.pairwise(ends):
         expr = _resolve(f, low, high, samples)
-        if pieces and _vanishes(pieces[-1].expr - expr):
+        if pieces and vanishes(pieces[-1].expr - expr):
             pieces[-1] = Piece(pieces[-1].low, high, expr)
         else:
             pieces.append(Piece(low, high, expr))
@@ -138,7 +138,12 @@ def _check_samples(f: Expr, pieces: Sequence[Piece], sample: Mapping[Expr, Expr]
             raise PiecesError(f"cannot find all breakpoints: the pieces miss f at x = {float(point):g}", f)
 
 
-def _vanishes(difference: Expr) -> bool:
+def vanishes(difference: Expr) -> bool:
+    """Whether an expression is 0 whatever its symbols are; False where sympy cannot tell.
+
+    >>> vanishes(sympy.exp(2 * x) - sympy.exp(x) ** 2)
+    True
+    """
     if difference == 0 or sympy.expand(difference) == 0:
         return True
     # A value surely not zero spares the search for a simplification.
@@ -147,7 +152,7 @@ def _vanishes(difference: Expr) -> bool:
     return not (value.is_number and abs(value) > 1e-20) and sympy.simplify(difference) == 0
 
 
-def _samples(parameters: Sequence[Parameter]) -> list[dict[Expr, Expr]]:
+def samples_of(parameters: Sequence[Parameter]) -> list[dict[Expr, Expr]]:
     """Parameter values to decide at: default first, then corners and middle of the finite ranges."""
     axes = []
     for p in parameters:

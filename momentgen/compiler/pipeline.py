@@ -149,7 +149,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
             if not measured.hard:
                 measured = measure_at(stable, runner, params_of, known, measured)
         if not measured.hard:
-            measured = recheck(stable, runner, params_of(stable.settings[0]), measured, seed=seed_of(rule.name))
+            measured = recheck(stable, runner, params_of, measured, seed=seed_of(rule.name))
         bounds = measured.bounds
         if not measured.hard:
             checked = 0
@@ -163,7 +163,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     ulps=ulps,
                     vanishes=stable.vanishes,
                     seed=seed,
-                    slack=stable.slack,
+                    slack=stable.at(setting).slack,
                     reach=stable.reach,
                 )
             both = (programs["forward"], programs["backward"])
@@ -339,6 +339,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
             **sampler_of(stable.forward.inputs).domain,
+            **stable.domain,
             "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
         },
         "method": {

@@ -19,6 +19,7 @@ __all__ = [
     "in_domain",
     "near_points",
     "neighbours",
+    "points_at",
     "seed_of",
     "wide_points",
 ]
@@ -108,6 +109,18 @@ def near_points(ratios: tuple[float, ...], n: int, seed: int) -> Points:
         _, var = _from_ratio(np.full(n, ratio), _log_uniform(rng, -100, 100, n))
         moved = ratio * np.sqrt(var.astype(np.float64)) * (1 + away)
         means.append(moved.astype(np.float32))
+        variances.append(var)
+    return np.concatenate(means), np.concatenate(variances)
+
+
+def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
+    """Points around each of ``places``, at it and within some sigma of it, for any sigma."""
+    rng = np.random.default_rng(seed)
+    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for place in places:
+        var = _log_uniform(rng, -100, 60, n).astype(np.float32)
+        away = rng.choice([0.0, 1.0], n, p=[0.25, 0.75]) * rng.normal(0, 2.0, n)
+        means.append((place + away * np.sqrt(var.astype(np.float64))).astype(np.float32))
         variances.append(var)
     return np.concatenate(means), np.concatenate(variances)
 

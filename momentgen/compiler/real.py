@@ -134,6 +134,10 @@ class Graph:
         """a, of which the program takes the first word alone; ``shifted_product`` makes up for the second."""
         return self._add("head", a)
 
+    def tail(self, a: int) -> int:
+        """a less its ``head``: the program's second word of a, 0 to real numbers."""
+        return self._add("tail", a)
+
     def shifted_product(self, x: int, y: int, slope: int, a: int) -> int:
         """x·y, both computed from ``head(a)``: the program adds ``slope``, d(xy)/da, times the second word of a."""
         return self._add("shifted_product", x, y, slope, a)
@@ -247,6 +251,7 @@ def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
         "over": lambda a, b: a / b,
         "half_square": lambda a: -a * a / 2,
         "head": lambda a: a,
+        "tail": lambda a: 0 * a,
         "shifted_product": lambda x, y, slope, a: x * y,
         "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": mpmath.sqrt,
@@ -285,6 +290,7 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
         "over": lambda a, b: a / b,
         "half_square": lambda a: -a * a / 2,
         "head": lambda a: a,
+        "tail": lambda a: 0 * a,
         "shifted_product": lambda x, y, slope, a: x * y,
         "over_one_plus": lambda a, h: a / (1 + h),
         "sqrt": np.sqrt,

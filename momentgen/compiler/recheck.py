@@ -7,7 +7,7 @@ and take part in the bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,29 +23,45 @@ _WORST, _EVEN, _SCREENED = 20, 60, 20_000
 _DOMAIN = (1e4, 1e-12, 1e8)  # |mean| up to, variance from, to
 
 
-def recheck(stable: Stable, runner: Runner, params: Mapping[str, float], measured: Measured, *, seed: int) -> Measured:
+def recheck(
+    stable: Stable,
+    runner: Runner,
+    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
+    measured: Measured,
+    *,
+    seed: int,
+) -> Measured:
     """``measured``, with the errors at the decisive points by ``stable.rigorous`` taken in; as it is if there is none.
 
     Args:
-        stable: the variant, without parameters.
+        stable: the variant.
         runner: its programs.
-        params: what they take.
+        params_of: what they take, at a setting.
         measured: what quadrature found.
         seed: of the points.
     """
     if stable.rigorous is None:
         return measured
-    mean, var = _decisive(stable, runner, params, seed)
-    return measure_at(replace(stable, truth=stable.rigorous), runner, lambda setting: params, (mean, var), measured)
+    for setting in stable.settings:
+        here = replace(stable.at(setting), settings=(setting,))
+        points = _decisive(here, runner, params_of(setting), setting, seed)
+        measured = measure_at(replace(here, truth=stable.rigorous), runner, params_of, points, measured)
+        if measured.hard:
+            break
+    return measured
 
 
-def _decisive(stable: Stable, runner: Runner, params: Mapping[str, float], seed: int) -> Points:
-    candidates = worst_points(stable, lambda mean, var: runner(mean, var, params), {}, points=_SCREENED, seed=seed + 7)
+def _decisive(
+    stable: Stable, runner: Runner, params: Mapping[str, float], setting: Mapping[str, float], seed: int
+) -> Points:
+    candidates = worst_points(
+        stable, lambda mean, var: runner(mean, var, params), setting, points=_SCREENED, seed=seed + 7
+    )
     far, low, high = _DOMAIN
     mean, var = candidates
     usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)
     mean, var = mean[usable], var[usable]
-    exact, computed = stable.truth(mean, var, {}), runner(mean, var, params)
+    exact, computed = stable.truth(mean, var, setting), runner(mean, var, params)
     chosen = [np.argsort(stable.measure(name, computed[name], exact[name], mean, var))[-_WORST:] for name in exact]
     picked = np.unique(np.concatenate(chosen))
     even_mean, even_var = wide_points(4000, seed + 8)

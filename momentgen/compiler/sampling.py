@@ -76,11 +76,13 @@ class _Single:
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
         # Only the mean changes sign; its partials need no closer look there.
         focus = stable.focus(setting) if "mean" in graph.outputs else ()
-        return joined([points.calibration_points(stable.box, n, seed), points.near_points(focus, n // 2, seed)])
+        groups = [points.calibration_points(stable.box, n, seed), points.near_points(focus, n // 2, seed)]
+        return joined([*groups, points.points_at(stable.places(setting), n // 4, seed)])
 
     def certification(self, stable: Stable, run: Run, setting: Mapping[str, float], n: int, seed: int) -> Points:
         groups = [points.wide_points(n, seed), points.edge_points()]
         groups.append(points.near_points(stable.focus(setting), n // 4, seed))
+        groups.append(points.points_at(stable.places(setting), n // 4, seed))
         groups.append(worst_points(stable, run, setting, points=_SCREENED, seed=seed))
         return joined(groups)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.points import Points, in_domain, near_points, wide_points
+from momentgen.compiler.points import Points, in_domain, near_points, points_at, wide_points
 from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise import Stable
 
@@ -64,6 +64,7 @@ def worst_points(
         wide_points(points, seed),
         _apart(points // 4, seed),
         near_points(stable.focus(setting), points // 4, seed),
+        points_at(stable.places(setting), points // 16, seed),
     ]
     mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
     found: list[Points] = []

@@ -6,7 +6,6 @@ op is not built yet has no layer; asking for it names the rule that is missing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -36,7 +35,7 @@ class Activation:
         functions: the functions of torch.nn.functional, torch and torch.Tensor that compute the same.
         parameters: attribute of the torch module -> keyword of the op.
         alternatives: value of the attribute ``approximate`` -> another op.
-        fixed: attribute -> the value that a rule without that parameter is built for, where torch has no default.
+        at_least: attribute that has no parameter -> the least value for which the op is what torch computes.
     """
 
     layer: str
@@ -44,11 +43,7 @@ class Activation:
     functions: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     alternatives: Mapping[object, str] = field(default_factory=dict)
-    fixed: Mapping[str, object] = field(default_factory=dict)
-
-    def built_for(self, attribute: str) -> object:
-        """The value of ``attribute`` that a rule without that parameter is built for."""
-        return self.fixed[attribute] if attribute in self.fixed else _default_of(self.layer, attribute)
+    at_least: Mapping[str, float] = field(default_factory=dict)
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -65,10 +60,11 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("ELU", "elu", ("elu", "elu_"), _same("alpha")),
     Activation("CELU", "celu", ("celu", "celu_"), _same("alpha")),
     Activation("SELU", "selu", ("selu", "selu_")),
-    Activation("Softplus", "softplus", ("softplus",), _same("beta", "threshold")),
+    # Above beta x = threshold torch's softplus is x itself: at 20, its default, 2.1e-9/beta from the op's.
+    Activation("Softplus", "softplus", ("softplus",), _same("beta"), at_least={"threshold": 20}),
     Activation("Softsign", "softsign", ("softsign",)),
-    Activation("Softshrink", "softshrink", ("softshrink",), {"lambd": "lambd"}),
-    Activation("Hardshrink", "hardshrink", ("hardshrink",), {"lambd": "lambd"}),
+    Activation("Softshrink", "softshrink", ("softshrink",), _same("lambd")),
+    Activation("Hardshrink", "hardshrink", ("hardshrink",), _same("lambd")),
     Activation("Tanhshrink", "tanhshrink", ("tanhshrink",)),
     Activation("Mish", "mish", ("mish",)),
     Activation("Hardtanh", "hardtanh", ("hardtanh", "hardtanh_"), _same("min_val", "max_val")),
@@ -76,13 +72,7 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Hardsigmoid", "hardsigmoid", ("hardsigmoid",)),
     Activation("Hardswish", "hardswish", ("hardswish",)),
     Activation("LogSigmoid", "logsigmoid", ("logsigmoid",)),
-    Activation(
-        "Threshold",
-        "threshold",
-        ("threshold", "threshold_"),
-        _same("threshold", "value"),
-        fixed={"threshold": 0.1, "value": 20},
-    ),
+    Activation("Threshold", "threshold", ("threshold", "threshold_"), _same("threshold", "value")),
     # not in torch.nn
     Activation("Abs", "abs", ("abs", "abs_", "absolute")),
     Activation("Heaviside", "heaviside"),
@@ -152,24 +142,16 @@ class ActivationLayer(Layer):
 
     def moments(self, x: Moments) -> Moments:
         op = self.op()
-        accepted = {parameter.name for parameter in op.parameters}
-        params: dict[str, Any] = {}
-        for attribute, keyword in self.row.parameters.items():
-            value = getattr(self, attribute)
-            if keyword in accepted:
-                params[keyword] = float(value)
-            elif value != self.row.built_for(attribute):
+        for attribute, least in self.row.at_least.items():
+            if not getattr(self, attribute) >= least:
                 raise InputError(
-                    f"{type(self).__name__}: the rule {op.name!r} has no parameter for {attribute}={value!r}"
+                    f"{type(self).__name__}: expected {attribute} >= {least:g}, where the rule {op.name!r} holds, got "
+                    f"{getattr(self, attribute)!r}"
                 )
+        params: dict[str, Any] = {word: float(getattr(self, name)) for name, word in self.row.parameters.items()}
         if self.variant is not None:
             return op(x.mean, x.var, variant=self.variant, **params)
         return op(x.mean, x.var, **params)
-
-
-@functools.cache
-def _default_of(layer: str, attribute: str) -> object:
-    return getattr(getattr(torch.nn, layer)(), attribute, None)
 
 
 def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module:

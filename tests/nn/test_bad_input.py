@@ -130,3 +130,11 @@ def test_modules_in_other_precisions_stay_in_theirs(dtype):
 def test_a_module_in_another_precision_than_its_input_says_so():
     with pytest.raises(RuntimeError, match="dtype"):
         nn.Linear(3, 2).half()(Moments(ZERO, ZERO + 1))
+
+
+def test_parameters_beyond_what_a_rule_is_built_for_are_refused_with_their_range():
+    x = Moments(ZERO, ZERO + 1)
+    with pytest.raises(InputError, match=r"hardtanh: parameter min_val must be in \[-64, 0\], got 0.5"):
+        nn.Hardtanh(0.5, 2.0)(x)
+    with pytest.raises(InputError, match=r"Softplus: expected threshold >= 20, where the rule 'softplus' holds, got 5"):
+        nn.Softplus(threshold=5)(x)

@@ -260,3 +260,37 @@ def test_the_method_of_a_converted_network_is_its_own():
     x = noisy(torch.randn(2, 3))
     assert momentgen.convert(plain, "ap1")(x).var.count_nonzero() == 0
     assert (momentgen.convert(plain)(x).var > 0).all()
+
+
+def test_parameters_of_activations_are_converted_as_modules_and_as_functions():
+    torch.manual_seed(0)
+
+    class Functions(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.threshold(F.hardtanh(F.elu(x, 0.5), -0.25, 2.0), 0.125, -1.0)
+
+    modules = [
+        torch.nn.ELU(0.5),
+        torch.nn.CELU(0.75),
+        torch.nn.SELU(),
+        torch.nn.Hardtanh(-2, 3),
+        torch.nn.Softplus(beta=2),
+        torch.nn.Softshrink(0.25),
+        torch.nn.Hardshrink(0.25),
+        torch.nn.Threshold(0, -1),
+        Functions(),
+    ]
+    plain = torch.nn.Sequential(*(part for module in modules for part in (torch.nn.Linear(6, 6), module)))
+    net, x = momentgen.convert(plain), torch.randn(5, 6)
+    with momentgen.method("ap1"):
+        assert torch.equal(net(x).mean, plain(x))
+    # One activation at a time, so that no correlation between units tells.
+    draw = torch.randn(200_000, 6)
+    for module in modules:
+        mean, var = torch.linspace(-1, 1, 6), torch.linspace(0.05, 2, 6)
+        found = momentgen.convert(torch.nn.Sequential(module))(Moments(mean[None], var[None]))
+        samples = module(mean + var.sqrt() * draw)
+        error = samples.std(0) / 200_000**0.5
+        assert ((found.mean[0] - samples.mean(0)).abs() < 5 * error + 1e-6).all(), module
+        spread = ((samples - samples.mean(0)) ** 2).std(0) / 200_000**0.5
+        assert ((found.var[0] - samples.var(0)).abs() < 5 * spread + 1e-6).all(), module

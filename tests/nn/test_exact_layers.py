@@ -161,6 +161,28 @@ def test_activations_are_those_of_a_million_samples(row):
         assert_agrees(layer, layer.plain, normal_input(6))
 
 
+PARAMETERS = [
+    ("ELU", {"alpha": 0.5}),
+    ("ELU", {"alpha": 2.5}),
+    ("CELU", {"alpha": 0.3}),
+    ("Hardtanh", {"min_val": -2.0, "max_val": 3.0}),
+    ("Hardtanh", {"min_val": 0.0, "max_val": 0.25}),
+    ("Softplus", {"beta": 2.0}),
+    ("Softplus", {"beta": 0.25, "threshold": 30.0}),
+    ("Softshrink", {"lambd": 1.25}),
+    ("Hardshrink", {"lambd": 0.125}),
+    ("Threshold", {"threshold": 0.0, "value": -1.0}),
+    ("Threshold", {"threshold": -0.5, "value": 3.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), PARAMETERS, ids=str)
+def test_activations_of_other_parameters_are_those_of_a_million_samples(name, parameters):
+    layer = getattr(nn, name)(**parameters)
+    with torch.no_grad():
+        assert_agrees(layer, layer.plain, normal_input(6))
+
+
 if "maximum" in RULES:
 
     @pytest.mark.parametrize("layer", [nn.MaxPool1d(2), nn.MaxPool1d(2, 2, 1), nn.AdaptiveMaxPool1d(3)], ids=repr)

@@ -13,7 +13,7 @@ from momentgen import Moments, nn
 from momentgen.nn import functional
 
 ACTIVATIONS = sorted(set(nn._activation.LAYERS) - {"Exp", "Square"})  # their moments overflow as they should
-ARGUMENTS = {row.layer: dict(row.fixed) for row in nn._activation.ACTIVATIONS}
+ARGUMENTS = {"Threshold": {"threshold": 0.1, "value": 20.0}}  # what torch has no default for
 
 
 MAX_POOLS = ["max"] if "maximum" in momentgen.generated.__all__ else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import sympy
@@ -12,6 +12,7 @@ from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
 from momentgen.compiler.derive.proof import Counterexample, Proof, prove
+from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
 from momentgen.compiler.pieces import Piece, Pieces, PiecesError, split
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, ScaleMixture
@@ -38,6 +39,7 @@ class Derivation:
         surrogate: the rule's surrogate, where it is needed.
         pieces: f resolved into its pieces.
         checks: each identity checked -> how it was decided.
+        base: the derivation of the rule's base, where f is another function in other units.
     """
 
     rule: Rule
@@ -52,18 +54,28 @@ class Derivation:
     surrogate: ScaleMixture | None
     pieces: Pieces
     checks: Mapping[str, Proof] = field(hash=False)
+    base: Derivation | None = None
 
 
 def derive(rule: Rule) -> Derivation:
     """Moments of ``rule`` in closed form, checked against Stein's identities and the author's own formulas.
 
     Raises:
-        BuildError: if f is outside the algebra and has no surrogate, a moment diverges, or a formula of the author's
-            is wrong (with the point where it is worst).
+        BuildError: if f is outside the algebra and has no surrogate, a moment diverges, a formula of the author's is
+            wrong (with the point where it is worst), or f is not its base in other units as the rule says.
 
     >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
     Phi(mu/sqrt(v))
     """
+    own = _own(rule)
+    if rule.rescaled is None:
+        return own
+    check_rescaled(rule, rule.rescaled, own.pieces)
+    return replace(own, base=_own(base_rule(rule, rule.rescaled)))
+
+
+def _own(rule: Rule) -> Derivation:
+    """The derivation of f as it stands."""
     try:
         pieces = split(rule.f, rule.parameters)
     except PiecesError as error:

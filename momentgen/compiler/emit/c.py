@@ -61,6 +61,9 @@ static inline float as_float(uint32_t u)
 }
 #endif"""
 
+#: gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower for ELU
+_ELEMENT = "static inline __attribute__((always_inline)) void"
+
 _TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
 _FORMAT = {
     Op.ADD: "{} + {}",
@@ -155,7 +158,7 @@ def _element(program: Program) -> str:
     names = Names(program, {index: text for index, text in texts.items() if text is not None})
     arguments = [f"float {name}" for name in (*program.inputs, *program.params)]
     arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
-    lines = with_arguments(f"static inline void {element_name(program)}", arguments)
+    lines = with_arguments(f"{_ELEMENT} {element_name(program)}", arguments)
     lines.append("{")
 
     for index in names.order:

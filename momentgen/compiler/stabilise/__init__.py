@@ -10,6 +10,10 @@
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
 ``surrogate``  smooth f that follows a line on either side: a sum of atoms found from f alone; ``surrogate_graph``
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
+``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
+``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
+``settled``    exact values and measures of an f with parameters, at each setting
+``mills``      repeated integrals of the normal distribution from one fit
 ``entire``     polynomials, exp, sin, cos: elementary moments
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences`` and ``surrogate_truth``: exact
                values; ``moments_measure``: the tolerance
@@ -20,9 +24,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.stabilise import entire, formula, kink, logistic_input, mixture, owen, piecewise, surrogate
+from momentgen.compiler.stabilise import (
+    entire,
+    formula,
+    halves,
+    kink,
+    logistic_input,
+    mixture,
+    owen,
+    piecewise,
+    surrogate,
+)
 from momentgen.compiler.stabilise.joint import stabilise_joint
+from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
@@ -35,6 +52,15 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
     Raises:
         BuildError: if no strategy covers the rule.
     """
+    if derivation.base is not None:
+        (base,) = (stable for stable in _of_f(derivation.base) if stable.variant == "exact")
+        return (rescaled_variant(derivation, base), *formula.stable_variants(derivation))
+    variants = _of_f(derivation)
+    return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))
+
+
+def _of_f(derivation: Derivation) -> Sequence[Stable]:
+    """The variants that are f's own moments."""
     if kink.applies(derivation):
         variants = kink.stable_variants(derivation)
     elif mixture.applies(derivation):
@@ -43,6 +69,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
         variants = owen.stable_variants(derivation)
     elif formula.applies(derivation):
         variants = [formula.exact_variant(derivation)]
+    elif halves.applies(derivation):
+        variants = list(halves.stable_variants(derivation))
     elif entire.applies(derivation):
         variants = list(entire.stable_variants(derivation))
     elif surrogate.applies(derivation):
@@ -57,4 +85,4 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
             "without parameters that comes exponentially close to a line on either side; this is none of them",
             derivation.rule.f,
         )
-    return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))
+    return list(variants)

@@ -26,6 +26,7 @@ import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.mills import integrals
 from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
 from momentgen.errors import BuildError
@@ -172,12 +173,10 @@ class PiecewiseWriter(SurrogateWriter):
         # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
         e = g.select(beyond, g.const(0), e)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        j = {n: self.mills(n, u) for n in (top, top - 1)}
-        for n in range(top - 2, -1, -1):
-            j[n] = g.madd(t, j[n + 1], g.mul(j[n + 2], g.const(n + 2)))
+        j = integrals(g, t, h, self.mills(2, u), max(top, 2))
         with mpmath.workdps(40):
             density = g.mul(e, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
-        table = {n: g.mul(e, value) for n, value in j.items()}
+        table = {n: g.mul(e, value) for n, value in enumerate(j)}
         table[-1] = density
         table[1000] = t
         return table

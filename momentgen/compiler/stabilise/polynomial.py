@@ -19,7 +19,7 @@ from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 
-__all__ = ["polynomial_graph", "polynomial_sizes"]
+__all__ = ["parameter_node", "polynomial_graph", "polynomial_sizes"]
 
 
 def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], *, saturate: bool) -> Graph:
@@ -46,6 +46,35 @@ def polynomial_sizes(derivation: JointDerivation, outputs: tuple[str, ...]) -> G
             total = writer.g.add(total, writer.g.abs(term))
         writer.g.output(name, total)
     return writer.g
+
+
+def parameter_node(g: Graph, expr: sp.Expr, name: str) -> int:
+    """A rational function of the parameters, computed once a call.
+
+    Args:
+        g: the graph.
+        expr: in the parameters' symbols.
+        name: of the rule, for messages.
+
+    Raises:
+        BuildError: for any other function.
+    """
+    if expr.is_number:
+        with mpmath.workdps(60):
+            return g.const(mpmath.mpf(sp.N(expr, 65)))
+    if isinstance(expr, sp.Symbol):
+        return g.param(expr.name)
+    if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
+        base = node = parameter_node(g, expr.base, name)
+        for _ in range(abs(int(expr.exp)) - 1):
+            node = g.mul(node, base)
+        return node if expr.exp > 0 else g.recip(node)
+    if isinstance(expr, (sp.Add, sp.Mul)):
+        first, *rest = (parameter_node(g, part, name) for part in sorted(expr.args, key=default_sort_key))
+        for part in rest:
+            first = g.add(first, part) if isinstance(expr, sp.Add) else g.mul(first, part)
+        return first
+    raise BuildError(name, "stabilise", "expected a rational function of the parameters", expr)
 
 
 class _Polynomials:
@@ -77,31 +106,14 @@ class _Polynomials:
         factors = [g.input(self.names[s]) for s in ordered]
         if coefficient != 1:
             # A whole number comes last, 2·(m·v); a function of the parameters first, m·(m·c).
-            factors.insert(len(factors) if coefficient.is_number else 0, self.constant(sp.factor(coefficient)))
+            factors.insert(
+                len(factors) if coefficient.is_number else 0,
+                parameter_node(self.g, sp.factor(coefficient), self.rule.name),
+            )
         node = factors[0] if factors else g.const(1)
         for factor in factors[1:]:
             node = g.mul(factor, node)
         return node
-
-    def constant(self, expr: sp.Expr) -> int:
-        """A rational function of the parameters: computed once a call."""
-        g = self.g
-        if expr.is_number:
-            with mpmath.workdps(60):
-                return g.const(mpmath.mpf(sp.N(expr, 65)))
-        if isinstance(expr, sp.Symbol):
-            return g.param(expr.name)
-        if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
-            base = node = self.constant(expr.base)
-            for _ in range(abs(int(expr.exp)) - 1):
-                node = g.mul(node, base)
-            return node if expr.exp > 0 else g.recip(node)
-        if isinstance(expr, (sp.Add, sp.Mul)):
-            first, *rest = map(self.constant, sorted(expr.args, key=default_sort_key))
-            for part in rest:
-                first = g.add(first, part) if isinstance(expr, sp.Add) else g.mul(first, part)
-            return first
-        raise BuildError(self.rule.name, "stabilise", "expected a rational function of the parameters", expr)
 
     def output(self, name: str) -> int:
         total = self.g.const(0)

@@ -50,7 +50,10 @@ class Stable:
         scalars_source: body of the Python function that computes them in generated code; empty if there are none.
         vanishes: whether the variance is 0 at v = 0 (not true of every approximation in the literature).
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
+        places: means, at a setting, near which errors are to be measured closely: kinks that parameters move.
         slack: how far the mean at v = 0 may be from f(mu), over max(1, |f(mu)|), beyond the rounding of f.
+        unit_at: what the slack is to be multiplied by at a setting.
+        domain: name of an input -> the domain that bounds hold on, in words, where it is not that of all rules.
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
@@ -74,7 +77,10 @@ class Stable:
     scalars: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     scalars_source: str = ""
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
+    places: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     slack: float = 0.0
+    unit_at: Callable[[Mapping[str, float]], float] = lambda setting: 1.0
+    domain: Mapping[str, str] = field(default_factory=dict)
     reach: float = math.inf
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -92,9 +98,11 @@ class Stable:
         return (*OUTPUTS, *(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
 
     def at(self, setting: Mapping[str, float]) -> Stable:
-        """The same, its measure of error that of a setting of the parameters, where it depends on them."""
+        """The same, its measure of error and its slack those of a setting of the parameters."""
         measure_at = getattr(self.measure, "at", None)
-        return self if measure_at is None else replace(self, measure=measure_at(setting))
+        measure = self.measure if measure_at is None else measure_at(setting)
+        one: Callable[[Mapping[str, float]], float] = lambda setting: 1.0  # noqa: E731
+        return replace(self, measure=measure, slack=self.slack * self.unit_at(setting), unit_at=one)
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:

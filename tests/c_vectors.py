@@ -1,0 +1,37 @@
+"""What gcc says of the loops in generated C: which of them it did not vectorise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["scalar_kernels"]
+
+
+def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
+    """Names of the kernels in C ``source`` whose loop gcc leaves scalar under ``flags``.
+
+    Raises:
+        AssertionError: if no kernel is found.
+    """
+    with tempfile.TemporaryDirectory(prefix="momentgen-vectors-") as directory:
+        (Path(directory) / "kernels.c").write_text(source)
+        command = ["gcc", *flags, "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
+        report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stderr
+    vectorised = {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}
+    lines = source.splitlines()
+    scalar, found = [], False
+    for number, text in enumerate(lines, 1):
+        if "#pragma omp parallel for simd" not in text:
+            continue
+        found = True
+        # The report names the line of the loop or of its body, which may be broken over several.
+        end = next(i for i in range(number, len(lines) + 1) if lines[i - 1] == "}")
+        if not vectorised & set(range(number, end + 1)):
+            heads = re.findall(r"^void (\w+)\(", "\n".join(lines[:number]), re.MULTILINE)
+            scalar.append(heads[-1])
+    assert found, "no kernel in the source"
+    return scalar

@@ -1,0 +1,160 @@
+"""Rules with parameters from a base: what is proved of them, and their moments by the oracle at many settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.lower import lower
+from momentgen.compiler.native import NativeKernel, find_compiler
+from momentgen.compiler.oracle import moments, partials
+from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.errors import BuildError, RuleError
+from momentgen.rule import Parameter, Rescaled, Rule, load_rules, x
+
+RULES = Path(__file__).parents[2] / "rules"
+w = Parameter("w", default=1, low=0.5, high=2)
+#: rule -> settings to look at, and places that matter at each: kinks, or where f bends
+SETTINGS: Mapping[str, tuple[tuple[dict[str, float], tuple[float, ...]], ...]] = {
+    "elu": (({"alpha": 0.5}, (0.0,)), ({"alpha": 1.0}, (0.0,)), ({"alpha": 3.7}, (0.0,))),
+    "selu": (({}, (0.0,)),),
+    "celu": (({"alpha": 0.25}, (0.0,)), ({"alpha": 9.0}, (0.0,))),
+    "threshold": (({"threshold": 0.0, "value": -1.0}, (0.0,)), ({"threshold": -3.3, "value": 7.0}, (-3.3,))),
+    "hardtanh": (({"min_val": -2.0, "max_val": 3.0}, (-2.0, 3.0)), ({"min_val": 0.0, "max_val": 0.1}, (0.0, 0.1))),
+    "softshrink": (({"lambd": 0.1}, (-0.1, 0.1)), ({"lambd": 5.0}, (-5.0, 5.0))),
+    "hardshrink": (({"lambd": 0.1}, (-0.1, 0.1)), ({"lambd": 5.0}, (-5.0, 5.0))),
+    "softplus": (({"beta": 2.0}, (0.0, 0.3)), ({"beta": 100.0}, (0.0, 0.01))),
+}
+#: `make slow` has the rest
+QUICK = ("elu", "threshold")
+
+
+def stable_of(name: str) -> Stable:
+    (stable,) = (s for s in stabilise(derive(load_rules(RULES / f"{name}.py")[0])) if s.variant == "exact")
+    return stable
+
+
+def oracle(rule: Rule, setting: Mapping[str, float], m: float, v: float) -> dict[str, float]:
+    f = rule.f.subs({p.symbol: sp.Rational(setting[p.name]) for p in rule.parameters})
+    exact = dict(zip(("mean", "var"), moments(f, m, v, digits=20), strict=True)) | partials(f, m, v, digits=20)
+    return {name: float(value) for name, value in exact.items()}
+
+
+def check_against_the_oracle(name: str) -> None:
+    """Both graphs, the one for float64 in float64 and the one for float32 as C, with every node a double-float."""
+    (rule,), stable = load_rules(RULES / f"{name}.py"), stable_of(name)
+    for setting, places in SETTINGS[name]:
+        here = stable.at(setting)
+        width = max((abs(p) for p in places), default=1.0) or 1.0
+        points = [(p + a * s * width, (s * width) ** 2) for p in places for s, a in ((1e-4, -1.3), (0.7, 0.4))]
+        mean, var = (np.array(column, np.float32) for column in zip(*points, strict=True))
+        results: dict[str, dict[str, np.ndarray]] = {"float64": {}, "float32": {}}
+        for graph in (stable.forward64, stable.partials64):
+            values = evaluate_float64(graph, {"mean": mean, "var": var, **setting})
+            results["float64"] |= {n: np.broadcast_to(values[i], mean.shape) for n, i in graph.outputs.items()}
+        for graph in (stable.forward, stable.partials):
+            results["float32"] |= run(graph, mean, var, setting)
+        for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+            for output, exact in oracle(rule, setting, m, v).items():
+                at = np.array([m], np.float32), np.array([v], np.float32)
+                for which, limit in (("float64", 1e-2), ("float32", 1.0)):
+                    error = here.measure(output, results[which][output][i : i + 1], np.array([exact]), *at)[0]
+                    assert error < limit, (which, setting, output, m, v)
+
+
+def run(graph, mean: np.ndarray, var: np.ndarray, setting: Mapping[str, float]) -> dict[str, np.ndarray]:
+    from momentgen.compiler.certify import kernel_params
+    from momentgen.compiler.evaluate import compile_program
+
+    program = lower(graph, "checked", frozenset(range(len(graph.nodes))), {})
+    return compile_program(program)({"mean": mean, "var": var}, kernel_params(program, setting))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_moments_at_many_settings_are_the_oracles(name: str) -> None:
+    check_against_the_oracle(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in QUICK])
+def test_moments_of_all_other_rules_at_many_settings_are_the_oracles(name: str) -> None:
+    check_against_the_oracle(name)
+
+
+def test_elu_of_alpha_1_and_celu_are_one_function_and_selu_is_a_scaled_elu() -> None:
+    mean, var = np.linspace(-3, 3, 41), np.full(41, 0.7)
+    found = {}
+    for name, setting in (("elu", {"alpha": 1.0}), ("celu", {"alpha": 1.0}), ("selu", {})):
+        graph = stable_of(name).forward64
+        values = evaluate_float64(graph, {"mean": mean, "var": var, **setting})
+        found[name] = {n: values[i] for n, i in graph.outputs.items()}
+    for output in ("mean", "var"):
+        np.testing.assert_allclose(found["elu"][output], found["celu"][output], rtol=1e-13, atol=1e-15)
+    elu = stable_of("elu").forward64
+    values = evaluate_float64(elu, {"mean": mean, "var": var, "alpha": 1.6732632423543772})
+    scale = 1.0507009873554805
+    np.testing.assert_allclose(found["selu"]["mean"], scale * values[elu.outputs["mean"]], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found["selu"]["var"], scale**2 * values[elu.outputs["var"]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["celu", "hardtanh", "softshrink", "hardshrink", "softplus", "threshold"])
+def test_bases_of_the_rules_are_proved(name: str) -> None:
+    (rule,) = load_rules(RULES / f"{name}.py")
+    assert rule.rescaled is not None
+    derivation = derive(rule)
+    assert derivation.base is not None
+    assert derivation.base.rule.f == rule.rescaled.of
+
+
+@pytest.mark.parametrize(
+    ("f", "rescaled", "message"),
+    [
+        (sp.Max(x, -w.symbol), Rescaled(sp.Max(x, -1), width=w.symbol), "is not 1 times its base"),
+        (sp.Max(x, -w.symbol), Rescaled(sp.Max(x, -2), width=w.symbol, scale=w.symbol), "breaks at -w"),
+        (sp.Max(x, -w.symbol), Rescaled(x, width=w.symbol, scale=w.symbol), "f has 2 pieces, its base 1"),
+        (sp.Max(x, -w.symbol), Rescaled(sp.Max(x, -1), width=w.symbol, scale=w.symbol - 1), "scale must be positive"),
+    ],
+    ids=["values", "kinks", "pieces", "sign"],
+)
+def test_a_wrong_base_is_refuted(f: sp.Expr, rescaled: Rescaled, message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        derive(Rule("clipped", f=f, parameters=(w,), rescaled=rescaled))
+
+
+@pytest.mark.parametrize(
+    ("rescaled", "message"),
+    [
+        (sp.Max(x, -1), "must be a Rescaled"),
+        (Rescaled(sp.Max(x, -1), width=sp.exp(w.symbol)), "width must be a rational function"),
+        (Rescaled(sp.Max(x, -1), centre=x), "centre: unknown symbol x"),
+        (Rescaled(sp.Max(x, -1), scale=2.0), "scale must be a sympy expression"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_malformed_base_is_refused_when_the_rule_is_made(rescaled: Rescaled, message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        Rule("clipped", f=sp.Max(x, -w.symbol), parameters=(w,), rescaled=rescaled)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+def test_variances_whose_square_of_the_width_over_or_underflows_are_carried() -> None:
+    from momentgen.compiler.emit import Header, render_c
+
+    stable = stable_of("celu")
+    program = lower(stable.forward, "celu", frozenset(), {})
+    kernel = NativeKernel(render_c((program,), Header("celu", "", "", {}, {})), "celu", 2, 2, 2)
+    mean, var = np.float32([1e38, 0.0, -1e30, 3.0]), np.float32([3e38, 2e38, 1e-30, 1e-37])
+    for alpha in (1 / 16, 16.0):
+        m, v = kernel(mean, var, params=[alpha, 0.0])
+        np.testing.assert_allclose(m[[0, 3]], mean[[0, 3]], rtol=1e-6)
+        np.testing.assert_allclose(v[[0, 3]], [3e38, 1e-37], rtol=1e-5)
+        # X of a vast spread is max(X, 0) to CELU
+        np.testing.assert_allclose(m[1], np.sqrt(2e38 / (2 * np.pi)), rtol=1e-6)
+        np.testing.assert_allclose(v[1], 2e38 * (1 / 2 - 1 / (2 * np.pi)), rtol=1e-5)
+        np.testing.assert_allclose(m[2], -alpha, rtol=1e-6)
+        assert v[2] == 0

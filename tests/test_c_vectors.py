@@ -1,0 +1,28 @@
+"""Every committed C kernel runs in vector lanes: one that gcc leaves scalar is right, but 30 times slower."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from c_vectors import scalar_kernels
+from real_rules import ROOT
+
+from momentgen.compiler.emit.c import C_FLAGS
+
+SOURCES = {f"{path.parent.name}-{path.stem}": path for path in sorted((ROOT / "generated").glob("*/*.c"))}
+#: the longest programs, by the size of their C; `make slow` has the rest
+LONGEST = sorted(SOURCES, key=lambda name: SOURCES[name].stat().st_size)[-4:]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
+@pytest.mark.parametrize("name", LONGEST)
+def test_gcc_vectorises_the_longest_committed_kernels(name: str) -> None:
+    assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in LONGEST])
+def test_gcc_vectorises_every_committed_kernel(name: str) -> None:
+    assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []
