@@ -26,6 +26,7 @@ __all__ = ["Activation", "Line", "analyse"]
 
 F64 = npt.NDArray[np.float64]
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
+_LIMIT_BITS = 1200  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
 _METHODS = {sp.exp: "exp", sp.log: "log", sp.erf: "erf", sp.erfc: "erfc", sp.sin: "sin", sp.cos: "cos", sp.atan: "atan"}
 
@@ -119,6 +120,7 @@ class Activation:
         span: max f - min f; infinite where f is unbounded.
         bend: max |f''| away from kinks.
         jumps: (point, height) where f jumps.
+        algebraic: whether a line is approached no faster than by a power of 1/x; ``reach`` then says nothing.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Activation:
     span: float
     bend: float
     jumps: tuple[tuple[float, float], ...]
+    algebraic: bool = False
 
     @cached_property
     def kinks(self) -> tuple[float, ...]:
@@ -174,6 +177,8 @@ def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Act
         raise BuildError(name, "stabilise", f"cannot expand f: {error}", pieces.pieces[0].expr) from error
     kinks = [float(sp.N(k, 30)) for k in pieces.kinks]
     left, right = _asymptote(outer[0], -1, kinks), _asymptote(outer[1], 1, kinks)
+    algebraic = left is None or right is None
+    left, right = left or _limit(outer[0], -1), right or _limit(outer[1], 1)
     draft = Activation(name, pieces, left, right, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ())
     points = _spread(kinks, 1.0, 0.0, 60.0)
     jet = draft.jet(points, 3)
@@ -200,7 +205,7 @@ def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Act
     reach = max(
         [_reach(s, line, side, centre, kinks) for s, line, side in zip(outer, (left, right), (-1, 1), strict=True)]
     )
-    return Activation(name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps))
+    return Activation(name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps), algebraic)
 
 
 def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64:
@@ -224,6 +229,17 @@ def _asymptote(series: _Series, side: int, kinks: list[float]) -> Line | None:
         if not bool(abs(offset - other) < arb("1e-20")):
             return None
         return Line(_plain(slope), _plain(offset))
+
+
+def _limit(series: _Series, side: int) -> Line | None:
+    """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
+    with ctx.workprec(_LIMIT_BITS):
+        near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
+        slopes = near[1], far[1]
+        offsets = [f[0] - arb(_plain(far[1])) * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
+        if not all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
+            return None
+        return Line(_plain(slopes[1]), _plain(offsets[1]))
 
 
 def _plain(value: arb) -> float:

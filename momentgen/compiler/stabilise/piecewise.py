@@ -50,7 +50,7 @@ def applies(derivation: Derivation) -> bool:
         f = analyse(rule.name, derivation.pieces, {})
     except BuildError:
         return False
-    return f.left is not None and f.right is not None
+    return f.left is not None and f.right is not None and not f.algebraic
 
 
 def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:

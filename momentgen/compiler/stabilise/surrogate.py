@@ -32,7 +32,7 @@ from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomS
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "applies", "facts_of", "find_atoms", "stable_variants"]
+__all__ = ["Found", "applies", "atom_sum", "facts_of", "find_atoms", "stable_variants"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -72,7 +72,7 @@ def applies(derivation: Derivation) -> bool:
         f = analyse(rule.name, derivation.pieces, {})
     except BuildError:
         return False
-    return f.left is not None and f.right is not None
+    return f.left is not None and f.right is not None and not f.algebraic
 
 
 # --- choices ---------------------------------------------------------------------
@@ -187,7 +187,7 @@ def find_atoms(
         raise BuildError(f.name, "stabilise", "expected at least one choice of atoms", choices)
     share, taus, fits = best
     second = fits[1], fits[-1]
-    return Found(_atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+    return Found(atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
 
 
 def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
@@ -201,7 +201,7 @@ def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]
     return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
 
 
-def _atom_sum(
+def atom_sum(
     f: Activation, taus: tuple[float, ...], mean: AtomFit, second: tuple[AtomFit, AtomFit], switch: float, terms: int
 ) -> AtomSum:
     if f.left is None or f.right is None:
