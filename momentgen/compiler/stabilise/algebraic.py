@@ -43,7 +43,8 @@ F64 = npt.NDArray[np.float64]
 #: (atoms, highest order), cheap first
 _CHOICES = ((8, 4), (10, 4), (12, 4), (12, 5), (14, 5), (16, 5), (16, 6), (18, 6), (20, 6), (22, 6), (24, 6))
 _FINE = ((22, 6),)
-_FIRST, _WIDENING, _LAST = (0.5, 0.8), (2.0, 3.0, 4.0), (0.1, 0.3, 1.0)
+#: the smallest root in units of the length, or of sigma at v*; how much wider steps become; the largest, of the reach
+_FIRST, _FIRST_SMOOTHED, _WIDENING, _LAST = (0.2, 0.35, 0.5, 0.8), (0.8, 1.0), (2.0, 3.0), (0.1, 0.3, 1.0)
 _ROUNDS, _PROMISING, _HOPELESS = 8, 3.0, 3.0
 _TERMS = 12
 _SHARE = 0.15  # of the variance's tolerance, left to the local form's truncation
@@ -110,6 +111,7 @@ def find_ladder(
     sides = Side(f, 1), Side(f, -1)
     far = max(outskirts(f, side) for side in sides)
     u = grid(f, far)
+    unit, firsts = (math.sqrt(start), _FIRST_SMOOTHED) if start else (f.length, _FIRST)
     seconds = [second_target(f, truth, u, switch, sign) for sign in (1, -1)]
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=1e-9, atol=1e-3 * float(seconds[0].allowed.min()))
     targets = [(mean_target(f, truth, u, start), start), *((t, switch) for t in (seconds[:1] if even else seconds))]
@@ -120,7 +122,7 @@ def find_ladder(
 
     best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
     for count, high in choices:
-        rows = [ladder(f, count, a, far * c, b) for a in _FIRST for b in _WIDENING for c in _LAST]
+        rows = [ladder(count, a * unit, far * c, b, start) for a in firsts for b in _WIDENING for c in _LAST]
         rough = min((tried(taus, high, 1)[0], taus) for taus in rows)
         if rough[0] > _PROMISING and (count, high) != choices[-1]:
             continue

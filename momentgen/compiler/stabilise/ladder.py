@@ -29,8 +29,9 @@ __all__ = ["LadderTarget", "fit_ladder", "ladder", "mean_target", "outskirts", "
 F64 = npt.NDArray[np.float64]
 _SHARES = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 _ROUNDING = 1.5 * 2.0**-24  # what a unit coefficient costs
-_POINTS = 110  # of a fit, on either side
+_STEP = 0.1  # of the logarithm of u: atoms of order 6 turn within a fifth of their distance
 _BITS = 1200
+_DUST = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,8 @@ def _excess(f: Activation, side: Side, u: F64, count: int) -> F64:
 
 def grid(f: Activation, far: float) -> F64:
     """Points of a fit."""
-    half = np.sinh(np.linspace(0, math.asinh(8 * far / f.length), _POINTS)) / 4 * f.length
+    top = math.asinh(8 * far / f.length)
+    half = np.sinh(np.linspace(0, top, math.ceil(top / _STEP))) / 4 * f.length
     return np.concatenate([-half[:0:-1], half])
 
 
@@ -155,15 +157,14 @@ def second_target(f: Activation, truth: GeneralTruth, u: F64, v: float, sign: in
     return LadderTarget(u, values, allowed, -2, (2 * a * a, 2 * a * b))
 
 
-def ladder(f: Activation, count: int, first: float, far: float, bend: float) -> tuple[float, ...]:
-    """Variances whose roots go from ``first`` lengths to ``far`` in steps that grow: float32 numbers.
+def ladder(count: int, first: float, last: float, widening: float, start: float) -> tuple[float, ...]:
+    """Variances tau, float32 numbers; the roots of tau + start go from ``first`` to ``last`` in steps that grow.
 
-    ``bend`` is how much wider the last step is than the first, in logarithms.
+    ``widening`` is how much wider the last step is than the first, in logarithms.
     """
-    steps = np.linspace(1.0, bend, count - 1)
+    steps = np.linspace(1.0, widening, count - 1)
     position = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
-    low = first * f.length
-    return tuple(float(np.float32((low * (far / low) ** p) ** 2)) for p in position)
+    return tuple(float(np.float32((first * (last / first) ** p) ** 2 - start)) for p in position)
 
 
 def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int) -> AtomFit:
@@ -194,6 +195,9 @@ def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds:
         weights = weights * (error / error.max() + 1e-2)
         weights /= weights.mean()
     share, solution = best
+    table = solution.reshape(count, len(orders))
+    table[:, np.abs(table).max(axis=0) < _DUST] = 0.0  # what symmetry makes zero, exactly so
+    solution = table.ravel()
     fitted = [b @ solution for b in blocks]
     value, first, second = (float(np.abs(w - target.values[:, j]).max()) for j, w in enumerate(fitted))
     return AtomFit(low, (solution * scale).reshape(count, len(orders)), (value, first, second), share)
