@@ -26,7 +26,7 @@ from momentgen.compiler.stabilise.ladder import fit_ladder, grid, ladder, mean_t
 from momentgen.compiler.stabilise.moments_measure import MEAN, VARIANCE, measure_for
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, atom_sum, facts_of
+from momentgen.compiler.stabilise.surrogate import Found, atom_sum, facts_of, not_lines
 from momentgen.compiler.stabilise.surrogate_graph import (
     FLOAT32,
     FLOAT64,
@@ -59,13 +59,10 @@ def why_not(derivation: Derivation) -> str | None:
     if rule.input != "normal":
         return f"expected a normal input, got {rule.input}"
     if rule.parameters:
-        return "expected no parameters"
-    f = analyse(rule.name, derivation.pieces, {})
-    if len(f.kinks) > 0:
-        return f"expected no kinks, got {len(f.kinks)}"
-    if f.left is None or f.right is None:
-        return f"expected f to near a line on either side, which it does not for x -> {'-' if f.left is None else '+'}oo"
-    return None
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if len(derivation.kinks) > 0:
+        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
+    return not_lines(analyse(rule.name, derivation.pieces, {}), exponentially=False)
 
 
 def find_switch(f: Activation, truth: GeneralTruth, terms: int) -> tuple[float, float]:

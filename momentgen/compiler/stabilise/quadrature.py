@@ -24,7 +24,7 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, m
 from momentgen.compiler.stabilise.quadrature_graph import PanelRule, build_quadrature
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import facts_of
+from momentgen.compiler.stabilise.surrogate import facts_of, not_lines
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth
 from momentgen.errors import BuildError
@@ -45,12 +45,13 @@ def why_not(derivation: Derivation) -> str | None:
     if rule.input != "normal":
         return f"expected a normal input, got {rule.input}"
     if rule.parameters:
-        return "expected no parameters"
-    f = analyse(rule.name, derivation.pieces, {})
-    if not f.kinks:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if not derivation.kinks:
         return "expected kinks"
-    if f.left is None or f.right is None:
-        return f"expected f to near a line on either side, which it does not for x -> {'-' if f.left is None else '+'}oo"
+    f = analyse(rule.name, derivation.pieces, {})
+    cause = not_lines(f, exponentially=False)
+    if cause is not None:
+        return cause
     if f.jumps:
         return f"expected f to be continuous, got a jump at x = {f.jumps[0][0]:g}"
     for piece in f.pieces:

@@ -32,7 +32,7 @@ from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomS
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "applies", "atom_sum", "facts_of", "find_atoms", "stable_variants"]
+__all__ = ["Found", "atom_sum", "facts_of", "find_atoms", "not_lines", "stable_variants", "why_not"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -63,16 +63,30 @@ class Found:
     share: float
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether f is smooth, without parameters, of a normal input, and follows lines."""
+def why_not(derivation: Derivation) -> str | None:
+    """Why f is not served; None if it is: smooth, without parameters, of a normal input, and soon a line on either side.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
     rule = derivation.rule
-    if rule.input != "normal" or rule.parameters or len(tuple(derivation.pieces)) != 1:
-        return False
-    try:
-        f = analyse(rule.name, derivation.pieces, {})
-    except BuildError:
-        return False
-    return f.left is not None and f.right is not None and not f.algebraic
+    if rule.input != "normal":
+        return f"expected a normal input, got {rule.input}"
+    if rule.parameters:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if len(derivation.kinks) > 0:
+        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
+    return not_lines(analyse(rule.name, derivation.pieces, {}))
+
+
+def not_lines(f: Activation, *, exponentially: bool = True) -> str | None:
+    """What f does instead of following a line on either side; None if it does."""
+    for line, side in ((f.left, "-oo"), (f.right, "oo")):
+        if line is None:
+            return f"expected f to near a line for x -> {side}, which it does not"
+    if f.algebraic and exponentially:
+        return "expected f to near a line on either side exponentially, not by a power of x"
+    return None
 
 
 # --- choices ---------------------------------------------------------------------
