@@ -15,6 +15,7 @@
 ``entire``     polynomials, exp, sin, cos: elementary moments
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
+``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -38,6 +39,7 @@ from momentgen.compiler.stabilise import (
     quadrature,
     surrogate,
 )
+from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -95,6 +97,8 @@ def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
 
 def _exact(derivation: Derivation) -> list[Stable]:
     """The variants that the first strategy that serves gives."""
+    if derivation.mean is None or derivation.second is None:
+        check_second_moment(derivation)
     refusals: list[str] = []
     for strategy in _STRATEGIES:
         try:

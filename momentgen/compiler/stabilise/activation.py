@@ -76,7 +76,7 @@ def _source(expr: sp.Expr) -> str:
         return "(" + (" + " if isinstance(expr, sp.Add) else "*").join(parts) + ")"
     if type(expr) in _METHODS:
         return f"({parts[0]}).{_METHODS[type(expr)]}()"
-    raise ValueError(f"power series have no {type(expr).__name__}")
+    raise ValueError(f"the compiler does not know the function {type(expr).__name__}")
 
 
 class _Series:
@@ -179,7 +179,7 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     try:
         every = [_Series(piece.expr) for piece in pieces]
     except ValueError as error:
-        raise BuildError(name, "stabilise", f"cannot expand f: {error}") from error
+        raise BuildError(name, "stabilise", str(error)) from error
     outer = [every[0], every[-1]]
     kinks = [float(sp.N(k, 30)) for k in pieces.kinks]
     left, right = _asymptote(outer[0], -1, kinks), _asymptote(outer[1], 1, kinks)
