@@ -211,7 +211,9 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     reach = max(
         [_reach(s, line, side, centre, kinks) for s, line, side in zip(outer, (left, right), (-1, 1), strict=True)]
     )
-    return Activation(name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps), algebraic)
+    return Activation(
+        name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps), algebraic
+    )
 
 
 def _finite_jet(f: Activation, points: F64) -> F64:

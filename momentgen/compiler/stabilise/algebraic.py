@@ -151,7 +151,10 @@ class LadderWriter(SurrogateWriter):
             for i in range(coefficients.shape[1]):
                 m = low + i + shift  # sup |T_m| is at most sqrt((m-1)!)/tau^(m/2)
                 bound = math.sqrt(math.factorial(max(m - 1, 0))) * tau ** (-m / 2)
-                if abs(coefficients[k, i]) * bound * weight < self.lipschitz * math.sqrt(self.atoms.switch) * _NEGLIGIBLE:
+                if (
+                    abs(coefficients[k, i]) * bound * weight
+                    < self.lipschitz * math.sqrt(self.atoms.switch) * _NEGLIGIBLE
+                ):
                     kept[k, i] = 0.0
         return super().total(kept, low, shift, parity)
 
@@ -168,9 +171,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     switch, left_out = find_switch(f, truth, _TERMS)
     found = find_ladder(f, truth, _CHOICES, switch, _TERMS, 0.0)
     if found.share > _HOPELESS:
-        cause = (
-            f"the best ladder of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
-        )
+        cause = f"the best ladder of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "stabilise", cause, rule.f)
     fine = find_ladder(f, truth, _FINE, switch, _TERMS + 2, 0.0)
     graphs: dict[str, Any] = {}

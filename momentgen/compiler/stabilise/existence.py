@@ -108,7 +108,9 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
         return None
     candidates: list[float] = []
     if bottom.is_polynomial(x):
-        candidates = [float(root) for root in sp.Poly(bottom, x).nroots(n=30) if abs(sp.im(root)) < 1e-20 and root.is_real]
+        candidates = [
+            float(root) for root in sp.Poly(bottom, x).nroots(n=30) if abs(sp.im(root)) < 1e-20 and root.is_real
+        ]
     else:
         values = [(at, _Numbers(sp.lambdify(x, bottom, "mpmath"))(at)) for at in _GRID]
         known = [(at, mpmath.re(w)) for at, w in values if w is not None]

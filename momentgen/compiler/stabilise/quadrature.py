@@ -33,7 +33,8 @@ __all__ = ["stable_variants", "why_not"]
 
 _CHOICES = ((5, 4), (6, 5), (8, 5), (10, 5), (12, 5), (12, 6), (14, 6), (16, 6), (18, 6), (20, 6), (22, 6))
 _FINE = ((20, 6),)
-_RULE, _RULE_FINE = PanelRule(20, 5.5), PanelRule(32, 7.5)
+#: cheap first; the wider for an f that is steep beside the tolerance of the mean
+_RULES, _RULE_FINE = (PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5)
 _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of length²
 _LOCAL = 0.2  # of the tolerance, left to the panels
 _HOPELESS = 3.0
@@ -78,7 +79,7 @@ class _Builder:
         f = self.f
         return build_quadrature(atoms, f.kinks, self.branches, self.slopes, self.hold, rule, precision, outputs)
 
-    def local_error(self, switch: float, measure: MomentsMeasure, truth: GeneralTruth) -> float:
+    def local_error(self, switch: float, rule: PanelRule, measure: MomentsMeasure, truth: GeneralTruth) -> float:
         """The largest error of the panels below the switch, over the tolerance."""
         f, none = self.f, np.zeros((1, 1))
         if f.left is None or f.right is None:
@@ -91,12 +92,31 @@ class _Builder:
         var = np.repeat([switch * 0.999, switch * 0.5, switch * 0.05], points.size).astype(np.float32)
         exact, worst = truth(mean, var, {}), 0.0
         for outputs in (OUTPUTS, PARTIALS):
-            graph, _ = self(atoms, _RULE, FLOAT64, outputs)
+            graph, _ = self(atoms, rule, FLOAT64, outputs)
             values = evaluate_float64(graph, {"mean": mean, "var": var})
             for name, index in graph.outputs.items():
                 computed = np.broadcast_to(values[index], mean.shape)
                 worst = max(worst, float(measure(name, computed, exact[name], mean, var).max()))
         return worst
+
+
+def _choose(
+    f: Activation, build: _Builder, measure: MomentsMeasure, truth: GeneralTruth
+) -> tuple[float, PanelRule, float]:
+    """v*, the panels, and what they leave out of the tolerance.
+
+    Raises:
+        BuildError: if no panels serve any v*.
+    """
+    tried = []
+    for share in _SWITCHES:
+        switch = float(np.float32(share * f.length**2))
+        for rule in _RULES:
+            local = build.local_error(switch, rule, measure, truth)
+            if local <= _LOCAL:
+                return switch, rule, local
+            tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {local:.3g}")
+    raise BuildError(f.name, "stabilise", f"panels miss {_LOCAL} of the tolerance ({'; '.join(tried)})", f.pieces)
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -110,16 +130,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     truth = GeneralTruth(f)
     measure = measure_for(f, truth)
     build = _Builder(f)
-    tried = []
-    for share in _SWITCHES:
-        switch = float(np.float32(share * f.length**2))
-        local = build.local_error(switch, measure, truth)
-        tried.append(f"v* = {switch:.4g}: {local:.3g}")
-        if local <= _LOCAL:
-            break
-    else:
-        cause = f"panels of {_RULE.nodes} nodes miss {_LOCAL} of the tolerance ({'; '.join(tried)})"
-        raise BuildError(f.name, "stabilise", cause, rule.f)
+    switch, panels, local = _choose(f, build, measure, truth)
     found = find_ladder(f, truth, _CHOICES, switch, 0, switch)
     if found.share > _HOPELESS:
         cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
@@ -127,12 +138,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     fine = find_ladder(f, truth, _FINE, switch, 0, switch)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
-    for suffix, atoms, panels, precision in (
-        ("", found.atoms, _RULE, FLOAT32),
+    for suffix, atoms, chosen, precision in (
+        ("", found.atoms, panels, FLOAT32),
         ("64", fine.atoms, _RULE_FINE, FLOAT64),
     ):
         for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = build(atoms, panels, precision, outputs)
+            graphs[name + suffix], made = build(atoms, chosen, precision, outputs)
             fits += made if not suffix else ()
     wide = max(40.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield Stable(
@@ -146,9 +157,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         fits=tuple(dict.fromkeys(fits)),
-        facts={**facts_of(f, found, fine), "nodes_a_panel": _RULE.nodes, "panels_leave_out": float(f"{local:.3g}")},
+        facts={**facts_of(f, found, fine), "nodes_a_panel": panels.nodes, "panels_leave_out": float(f"{local:.3g}")},
         doc=(
-            f"the general fallback: below v = {switch:.4g} panels of {_RULE.nodes} Gauss-Legendre nodes cut at the kinks; "
+            f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at the kinks; "
             f"above, a ladder of atoms of {len(found.atoms.taus)} variances fitted to f smoothed by that variance"
         ),
         **graphs,
