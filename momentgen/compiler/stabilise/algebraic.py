@@ -1,11 +1,10 @@
-r"""Activations that near a line on either side no faster than a power of 1/x: softsign, atan, sqrt(1 + x²) and their like.
+r"""Smooth activations that near a line on either side by a power of 1/x: atan, sqrt(1 + x²), x/sqrt(1 + x²).
 
 The fallback of :mod:`momentgen.compiler.stabilise.surrogate`, and the same form: below v* the Hermite expansion of the
 variance, above it a second fit, both of atoms, here a ladder of them
 (:mod:`momentgen.compiler.stabilise.ladder`).  A function of this kind has singularities near the real line, so that
 the expansion takes more terms; those of an order above 3 leave out what the atoms of large variance add to nothing.
-
-With kinks, the local form is that of :mod:`momentgen.compiler.stabilise.piecewise_graph`.
+With kinks: :mod:`momentgen.compiler.stabilise.quadrature`.
 """
 
 from __future__ import annotations
@@ -147,14 +146,12 @@ class LadderWriter(SurrogateWriter):
             return super().total(coefficients, low, shift, parity)
         kept = coefficients.copy()
         weight = self.atoms.switch ** (shift / 2) / math.sqrt(math.factorial(shift))
+        least = self.lipschitz * math.sqrt(self.atoms.switch) * _NEGLIGIBLE
         for k, tau in enumerate(self.atoms.taus):
             for i in range(coefficients.shape[1]):
                 m = low + i + shift  # sup |T_m| is at most sqrt((m-1)!)/tau^(m/2)
                 bound = math.sqrt(math.factorial(max(m - 1, 0))) * tau ** (-m / 2)
-                if (
-                    abs(coefficients[k, i]) * bound * weight
-                    < self.lipschitz * math.sqrt(self.atoms.switch) * _NEGLIGIBLE
-                ):
+                if abs(coefficients[k, i]) * bound * weight < least:
                     kept[k, i] = 0.0
         return super().total(kept, low, shift, parity)
 
@@ -171,7 +168,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     switch, left_out = find_switch(f, truth, _TERMS)
     found = find_ladder(f, truth, _CHOICES, switch, _TERMS, 0.0)
     if found.share > _HOPELESS:
-        cause = f"the best ladder of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
+        cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "stabilise", cause, rule.f)
     fine = find_ladder(f, truth, _FINE, switch, _TERMS + 2, 0.0)
     graphs: dict[str, Any] = {}

@@ -6,6 +6,8 @@ grows faster, always.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import mpmath
 import sympy as sp
 
@@ -108,13 +110,11 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
         return None
     candidates: list[float] = []
     if bottom.is_polynomial(x):
-        candidates = [
-            float(root) for root in sp.Poly(bottom, x).nroots(n=30) if abs(sp.im(root)) < 1e-20 and root.is_real
-        ]
+        candidates = [float(root) for root in sp.Poly(bottom, x).nroots(n=30) if root.is_real]
     else:
         values = [(at, _Numbers(sp.lambdify(x, bottom, "mpmath"))(at)) for at in _GRID]
         known = [(at, mpmath.re(w)) for at, w in values if w is not None]
-        for (a, p), (b, q) in zip(known, known[1:], strict=False):
+        for (a, p), (b, q) in pairwise(known):
             if p == 0:
                 candidates.append(a)
             elif p * q < 0:

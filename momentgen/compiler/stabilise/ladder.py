@@ -19,7 +19,7 @@ import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.approximate.atoms import AtomFit, atoms, least_squares
-from momentgen.compiler.stabilise.activation import Activation, Line
+from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.smoothing import Side

@@ -42,7 +42,7 @@ _LADDER_FINE = (18, 11, 9)
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: with kinks, without parameters, of a normal input, soon a line on either side.
+    """Why f is not served; None if it is: with kinks, no parameters, of a normal input, soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.

@@ -159,7 +159,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits=tuple(dict.fromkeys(fits)),
         facts={**facts_of(f, found, fine), "nodes_a_panel": panels.nodes, "panels_leave_out": float(f"{local:.3g}")},
         doc=(
-            f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at the kinks; "
+            f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
             f"above, a ladder of atoms of {len(found.atoms.taus)} variances fitted to f smoothed by that variance"
         ),
         **graphs,

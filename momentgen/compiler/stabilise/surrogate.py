@@ -64,7 +64,7 @@ class Found:
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: smooth, without parameters, of a normal input, and soon a line on either side.
+    """Why f is not served; None if it is: smooth, no parameters, of a normal input, soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.
@@ -218,6 +218,7 @@ def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]
 def atom_sum(
     f: Activation, taus: tuple[float, ...], mean: AtomFit, second: tuple[AtomFit, AtomFit], switch: float, terms: int
 ) -> AtomSum:
+    """The atoms with what else their form is made of."""
     if f.left is None or f.right is None:
         raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
     tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]
