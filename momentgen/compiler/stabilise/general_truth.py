@@ -2,8 +2,8 @@ r"""The six outputs in float64 of any f that is smooth but for kinks: sums over 
 
 :mod:`momentgen.compiler.stabilise.smoothing` sums over fixed points of x and needs an f that soon is a line.  Here the
 line of z = (x - mu)/sigma is cut at the kinks, at the centre, and at distances from them that grow threefold, so
-that an f that varies over many decades (1/(1 + |x|), atan) is as well resolved as its density.  Sums are over differences
-f(mu + sigma z) - f(mu); where sigma is small beside the distance to what bends, by power series
+that an f that varies over many decades (1/(1 + |x|), atan) is as well resolved as its density.  Sums are over
+differences f(mu + sigma z) - f(mu); where sigma is small beside the distance to what bends, by power series
 (:mod:`momentgen.compiler.stabilise.differences`).
 """
 
