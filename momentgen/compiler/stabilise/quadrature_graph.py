@@ -1,12 +1,13 @@
 r"""The local form of any f with kinks: Gauss-Legendre panels in z = (x - mu)/sigma, cut at the kinks, for v < v*.
 
-With weights normalised to 1, m the mean of Δ_i = f(mu + sigma z_i) - f(mu),
+With weights normalised to 1 and Δ_i = f(mu + sigma z_i) - f(mu),
 
-    mean = f(mu) + m,   V = Σ w_i (Δ_i - m)²,
+    mean = f(mu) + E Δ,   V = E Δ² - (E Δ)²,
 
-never negative and at most (range/2)² by itself.  Differences come without cancellation from
-:mod:`momentgen.compiler.stabilise.increments`, through the kinks between mu and x where there are any.  Partials are
-by Stein's identities, f'' being what it is on the branches and J δ(x - kink) where the slope jumps by J,
+where nothing is lost: E Δ² is of the order of V, since mu itself lies amid the nodes.  Differences come without
+cancellation from :mod:`momentgen.compiler.stabilise.increments`, through the kinks between mu and x where there are
+any.  Partials are by Stein's identities, f'' being what it is on the branches and J δ(x - kink) where the slope jumps
+by J,
 
     dmean/dmu = E f',   dmean/dv = E f''/2,   dV/dmu = 2 Cov(f, f'),   dV/dv = E f'² + Cov(f, f'').
 
@@ -39,17 +40,6 @@ class PanelRule:
 
     nodes: int
     end: float
-
-
-@dataclass(frozen=True)
-class _Node:
-    """One node: its weight, f less f(mu), and the point as start + step on a branch."""
-
-    weight: int
-    change: int
-    branch: int
-    start: int
-    step: int
 
 
 class QuadratureWriter(SurrogateWriter):
@@ -155,68 +145,55 @@ class QuadratureWriter(SurrogateWriter):
         """f's offsets a branch, and f(kink) - f(mu) a kink."""
         return self.chain(self.branches, [0.0] * len(self.kinks))
 
-    @cached_property
-    def nodes(self) -> list[_Node]:
-        g, end = self.g, self.g.const(self.rule.end)
+    def expectations(self, derivatives: bool) -> list[int]:
+        """E Δ, E Δ², and with ``derivatives`` E Δ', E Δ'², E Δ Δ', E f'', E Δ f'', with Δ' = f' - f'(mu).
+
+        Node by node: a sum over all nodes of what a first sum gave would hold them all at once.
+        """
+        g, end, zero = self.g, self.g.const(self.rule.end), self.g.const(0)
         ends = [g.neg(end), *(self.clamp(g.mul(gap, self.inverse), g.neg(end), end) for gap in self.gaps), end]
         places, weights = np.polynomial.legendre.leggauss(self.rule.nodes)
-        result = []
+        offsets = self.changes[0]
+        slopes, slope_offsets = [row[0] for row in self.derivatives], offsets
+        if derivatives:
+            slope_offsets, _ = self.chain(slopes, self.slopes)
+        totals, whole = [zero] * (7 if derivatives else 2), zero
         for i, branch in enumerate(self.branches):
-            low, high = ends[i], ends[i + 1]
-            half = g.mul(g.sub(high, low), g.const(0.5))
-            middle = g.mul(g.add(high, low), g.const(0.5))
+            half = g.mul(g.sub(ends[i + 1], ends[i]), g.const(0.5))
+            middle = g.mul(g.add(ends[i + 1], ends[i]), g.const(0.5))
             start, away = self.bases[i]
             # A panel of a kink out of reach is empty: its nodes are at the kink, not beyond it.
             most = g.mul(self.sigma, end)
             away = self.clamp(away, g.neg(most), most)
             for place, weight in zip(places.tolist(), weights.tolist(), strict=True):
                 z = g.madd(half, g.const(place), middle)
-                exponent = g.mul(g.mul(z, z), g.const(-0.5))
-                density = g.exp_mantissa(exponent)
-                if self.precision.scaled:
-                    density = g.mul(density, g.exp_factor(exponent, 0, 1))
+                share = g.mul(g.mul(half, g.const(weight)), self.density(z))
                 step = g.sub(g.mul(self.sigma, z), away)
-                change = g.add(self.changes[0][i], self.between(start, step).difference(branch))
-                result.append(_Node(g.mul(g.mul(half, g.const(weight)), density), change, i, start, step))
-        return result
+                between = self.between(start, step)
+                change = g.add(offsets[i], between.difference(branch))
+                whole = g.add(whole, share)
+                rows = [g.mul(share, change)]
+                values = [(share, change), (rows[0], change)]
+                if derivatives:
+                    slope = g.add(slope_offsets[i], between.difference(slopes[i]))
+                    curve = self.between(g.add(start, step), zero).value(self.derivatives[i][1])
+                    part = g.mul(share, slope)
+                    values += [(share, slope), (part, slope), (part, change), (share, curve), (rows[0], curve)]
+                totals = [g.madd(one, two, total) for (one, two), total in zip(values, totals, strict=True)]
+        share = g.recip(whole)
+        return [g.mul(total, share) for total in totals]
 
-    @cached_property
-    def share(self) -> int:
-        """1/Σ w."""
-        total = self.nodes[0].weight
-        for node in self.nodes[1:]:
-            total = self.g.add(total, node.weight)
-        return self.g.recip(total)
-
-    def expect(self, values: list[int]) -> int:
-        """The mean of a value a node."""
-        g, total = self.g, self.g.const(0)
-        for node, value in zip(self.nodes, values, strict=True):
-            total = g.madd(node.weight, value, total)
-        return g.mul(total, self.share)
-
-    @cached_property
-    def shift(self) -> int:
-        """E f - f(mu)."""
-        return self.g.comment(self.expect([node.change for node in self.nodes]), "mean less f(mu)")
-
-    @cached_property
-    def centred(self) -> list[int]:
-        """f less its mean, a value a node."""
-        return [self.g.sub(node.change, self.shift) for node in self.nodes]
-
-    def slope_changes(self) -> list[int]:
-        """f' less f'(mu), a value a node."""
-        exprs = [row[0] for row in self.derivatives]
-        offsets, _ = self.chain(exprs, self.slopes)
+    def density(self, z: int) -> int:
+        """exp(-z²/2)."""
         g = self.g
-        return [g.add(offsets[n.branch], self.between(n.start, n.step).difference(exprs[n.branch])) for n in self.nodes]
+        exponent = g.mul(g.mul(z, z), g.const(-0.5))
+        value = g.exp_mantissa(exponent)
+        return g.mul(value, g.exp_factor(exponent, 0, 1)) if self.precision.scaled else value
 
-    def second_derivatives(self) -> list[int]:
-        """f'' on the branches, a value a node."""
-        g, zero = self.g, self.g.const(0)
-        points = [(n.branch, g.add(n.start, n.step)) for n in self.nodes]
-        return [self.between(point, zero).value(self.derivatives[i][1]) for i, point in points]
+    @cached_property
+    def first(self) -> list[int]:
+        """E Δ and E Δ²."""
+        return self.expectations(derivatives=False)
 
     def here(self, exprs: Sequence[sp.Expr]) -> int:
         """A function at mu."""
@@ -232,22 +209,21 @@ class QuadratureWriter(SurrogateWriter):
         g, atoms = self.g, self.atoms
         slope = self.by_side(atoms.left.slope, atoms.right.slope)
         here = g.madd(slope, g.sub(self.mu, self.at), self.here(self.branches))
-        return g.select(self.near, g.add(here, self.shift), self.mean())
+        return g.select(self.near, g.add(here, self.first[0]), self.mean())
 
     def local_variance(self) -> int:
-        g = self.g
-        value = self.expect([g.mul(c, c) for c in self.centred])
-        return g.select(self.degenerate, g.const(0), value)
+        g, zero = self.g, self.g.const(0)
+        shift, square = self.first
+        value = g.sub(square, g.mul(shift, shift))
+        return g.select(g.either(self.degenerate, g.lt(value, zero)), zero, value)
 
     def local_partials(self) -> dict[str, int]:
         g, two, half = self.g, self.g.const(2), self.g.const(0.5)
-        slopes, curves = self.slope_changes(), self.second_derivatives()
-        change, bend = self.expect(slopes), self.expect(curves)
-        gain = g.add(self.here([row[0] for row in self.derivatives]), change)
-        rest = [g.sub(s, change) for s in slopes]
-        with_slope = self.expect([g.mul(c, s) for c, s in zip(self.centred, rest, strict=True)])
-        square = g.madd(gain, gain, self.expect([g.mul(s, s) for s in rest]))
-        with_bend = self.expect([g.mul(c, s) for c, s in zip(self.centred, curves, strict=True)])
+        shift, _, turn, turns, both, bend, with_bend = self.expectations(derivatives=True)
+        gain = g.add(self.here([row[0] for row in self.derivatives]), turn)
+        by_mu = g.madd(g.neg(shift), turn, both)
+        by_v = g.madd(gain, gain, g.sub(turns, g.mul(turn, turn)))
+        by_v = g.add(by_v, g.madd(g.neg(shift), bend, with_bend))
         with mpmath.workdps(40):
             root = 1 / mpmath.sqrt(2 * mpmath.pi)
         reach = g.const(self.precision.reach)
@@ -255,19 +231,15 @@ class QuadratureWriter(SurrogateWriter):
             if abs(jump) < 1e-12:
                 continue
             t = g.abs(g.mul(gap, self.inverse))
-            t = g.select(g.lt(reach, t), reach, t)
-            exponent = g.mul(g.mul(t, t), g.const(-0.5))
-            density = g.exp_mantissa(exponent)
-            if self.precision.scaled:
-                density = g.mul(density, g.exp_factor(exponent, 0, 1))
+            density = self.density(g.select(g.lt(reach, t), reach, t))
             density = g.mul(g.mul(density, self.inverse), g.const(root * jump))
             bend = g.add(bend, density)
-            with_bend = g.madd(g.sub(height, self.shift), density, with_bend)
+            by_v = g.madd(g.sub(height, shift), density, by_v)
         return {
             "dmean_dmu": gain,
             "dmean_dvar": g.mul(half, bend),
-            "dvar_dmu": g.mul(two, with_slope),
-            "dvar_dvar": g.add(square, with_bend),
+            "dvar_dmu": g.mul(two, by_mu),
+            "dvar_dvar": by_v,
         }
 
     def write(self, outputs: tuple[str, ...]) -> None:
