@@ -24,6 +24,7 @@ F64 = npt.NDArray[np.float64]
 
 _KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
 _NEIGHBOURS = 24
+_CHUNK = 1 << 14  # points at a time: a graph may have thousands of nodes, and all their values are held
 _SPREAD = 1 << 12  # units in the last place that the first climb looks around
 
 
@@ -35,11 +36,14 @@ def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, floa
         mean, var: float32 arrays of one shape.
         setting: parameter name -> value.
     """
-    points = {"mean": mean, "var": var, **setting}
-    results: dict[str, F64] = {}
-    for graph in (stable.forward64, stable.partials64):
-        values = evaluate_float64(graph, points)
-        results |= {name: np.broadcast_to(values[index], mean.shape) for name, index in graph.outputs.items()}
+    results = {name: np.empty(mean.shape) for name in stable.outputs}
+    for start in range(0, mean.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        points = {"mean": mean[part], "var": var[part], **setting}
+        for graph in (stable.forward64, stable.partials64):
+            values = evaluate_float64(graph, points)
+            for name, index in graph.outputs.items():
+                results[name][part] = values[index]
     return results
 
 

@@ -82,6 +82,8 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Sin", "sin", ("sin",)),
     Activation("Square", "square"),
     Activation("NormalCdf", "normal_cdf", ("ndtr",)),
+    Activation("Atan", "atan", ("atan", "atan_", "arctan")),
+    Activation("PseudoHuber", "pseudo_huber"),
 )
 _BY_LAYER = {row.layer: row for row in ACTIVATIONS}
 
@@ -183,6 +185,10 @@ def _heaviside(x: Tensor) -> Tensor:
     return (x >= 0).to(x.dtype)
 
 
+def _pseudo_huber(x: Tensor) -> Tensor:
+    return torch.hypot(x, torch.ones_like(x)) - 1
+
+
 _OWN = {
     "Abs": torch.abs,
     "Heaviside": _heaviside,
@@ -192,6 +198,8 @@ _OWN = {
     "Erf": torch.erf,
     "Square": torch.square,
     "NormalCdf": torch.special.ndtr,
+    "Atan": torch.atan,
+    "PseudoHuber": _pseudo_huber,
 }
 
 

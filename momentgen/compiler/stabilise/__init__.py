@@ -14,9 +14,12 @@
 ``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
 ``settled``    exact values and measures of an f with parameters, at each setting
 ``mills``      repeated integrals of the normal distribution from one fit
+``algebraic``  the fallback: smooth f that near a line by a power of 1/x, by a ``ladder`` of atoms
+``quadrature`` the fallback with kinks: Gauss-Legendre panels below v*; ``quadrature_graph``, ``increments``
 ``entire``     polynomials, exp, sin, cos: elementary moments
-``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences`` and ``surrogate_truth``: exact
-               values; ``moments_measure``: the tolerance
+``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
+               ``general_truth``: exact values; ``moments_measure``: the tolerance
+``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
 =============  ===================================================================
@@ -24,10 +27,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise import (
+    algebraic,
     entire,
     formula,
     halves,
@@ -36,8 +41,10 @@ from momentgen.compiler.stabilise import (
     mixture,
     owen,
     piecewise,
+    quadrature,
     surrogate,
 )
+from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
@@ -46,43 +53,79 @@ from momentgen.errors import BuildError
 __all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise", "stabilise_joint"]
 
 
+@dataclass(frozen=True)
+class _Strategy:
+    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form."""
+
+    what: str
+    why_not: Callable[[Derivation], str | None]
+    variants: Callable[[Derivation], Iterable[Stable]]
+
+
+def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
+    return lambda derivation: None if applies(derivation) else f"expected {expected}"
+
+
+#: tried in this order
+_STRATEGIES = (
+    _Strategy(
+        "homogeneous",
+        _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
+        kink.stable_variants,
+    ),
+    _Strategy("mixture", _unless(mixture.applies, "S(x), with a surrogate"), mixture.stable_variants),
+    _Strategy("Owen's T", _unless(owen.applies, "Phi(x)"), owen.stable_variants),
+    _Strategy(
+        "draw of 0 or 1",
+        _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),
+        lambda derivation: [formula.exact_variant(derivation)],
+    ),
+    _Strategy(
+        "halves",
+        _unless(halves.applies, "a line right of a kink, and an exponential or a constant left of it"),
+        halves.stable_variants,
+    ),
+    _Strategy(
+        "elementary",
+        _unless(entire.applies, "a polynomial, or a exp(b x) + c, a sin(b x) + c, a cos(b x) + c, without parameters"),
+        entire.stable_variants,
+    ),
+    _Strategy("smooth, by atoms", surrogate.why_not, surrogate.stable_variants),
+    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants),
+    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants),
+    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants),
+)
+
+
 def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
     """All variants of a derived rule, ``exact`` first.
 
     Raises:
-        BuildError: if no strategy covers the rule.
+        BuildError: if no strategy covers the rule; says of each why it does not.
     """
     if derivation.base is not None:
-        (base,) = (stable for stable in _of_f(derivation.base) if stable.variant == "exact")
+        (base,) = (stable for stable in _exact(derivation.base) if stable.variant == "exact")
         return (rescaled_variant(derivation, base), *formula.stable_variants(derivation))
-    variants = _of_f(derivation)
-    return (*variants, *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))
+    return (*_exact(derivation), *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))
 
 
-def _of_f(derivation: Derivation) -> Sequence[Stable]:
-    """The variants that are f's own moments."""
-    if kink.applies(derivation):
-        variants = kink.stable_variants(derivation)
-    elif mixture.applies(derivation):
-        variants = mixture.stable_variants(derivation)
-    elif owen.applies(derivation):
-        variants = owen.stable_variants(derivation)
-    elif formula.applies(derivation):
-        variants = [formula.exact_variant(derivation)]
-    elif halves.applies(derivation):
-        variants = list(halves.stable_variants(derivation))
-    elif entire.applies(derivation):
-        variants = list(entire.stable_variants(derivation))
-    elif surrogate.applies(derivation):
-        variants = list(surrogate.stable_variants(derivation))
-    elif piecewise.applies(derivation):
-        variants = list(piecewise.stable_variants(derivation))
-    else:
-        raise BuildError(
-            derivation.rule.name,
-            "stabilise",
-            "expected a homogeneous function with one kink at 0, an elementary one (polynomial, exp, sin, cos), or one "
-            "without parameters that comes exponentially close to a line on either side; this is none of them",
-            derivation.rule.f,
-        )
-    return list(variants)
+def _exact(derivation: Derivation) -> list[Stable]:
+    """The variants that the first strategy that serves gives."""
+    if derivation.mean is None or derivation.second is None:
+        check_second_moment(derivation)
+    refusals: list[str] = []
+    for strategy in _STRATEGIES:
+        try:
+            cause = strategy.why_not(derivation)
+            if cause is None:
+                variants = list(strategy.variants(derivation))
+                if variants:
+                    return variants
+                cause = "the rule's accuracy asks for none of its variants"
+        except BuildError as error:
+            cause = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"
+        if f"{strategy.what}: {cause}" not in refusals:
+            refusals.append(f"{strategy.what}: {cause}")
+    rule = derivation.rule
+    shown = "".join(f"\n  {refusal}" for refusal in refusals)
+    raise BuildError(rule.name, "stabilise", f"expected f to be served by one of these ways, got:{shown}\n ", rule.f)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = ["Activation", "Line", "analyse"]
 
 F64 = npt.NDArray[np.float64]
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
+_LIMIT_BITS = 1200  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
 _METHODS = {sp.exp: "exp", sp.log: "log", sp.erf: "erf", sp.erfc: "erfc", sp.sin: "sin", sp.cos: "cos", sp.atan: "atan"}
 
@@ -75,7 +76,7 @@ def _source(expr: sp.Expr) -> str:
         return "(" + (" + " if isinstance(expr, sp.Add) else "*").join(parts) + ")"
     if type(expr) in _METHODS:
         return f"({parts[0]}).{_METHODS[type(expr)]}()"
-    raise ValueError(f"power series have no {type(expr).__name__}")
+    raise ValueError(f"the compiler does not know the function {type(expr).__name__}")
 
 
 class _Series:
@@ -119,6 +120,7 @@ class Activation:
         span: max f - min f; infinite where f is unbounded.
         bend: max |f''| away from kinks.
         jumps: (point, height) where f jumps.
+        algebraic: whether a line is approached no faster than by a power of 1/x; ``reach`` then says nothing.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Activation:
     span: float
     bend: float
     jumps: tuple[tuple[float, float], ...]
+    algebraic: bool = False
 
     @cached_property
     def kinks(self) -> tuple[float, ...]:
@@ -163,20 +166,28 @@ def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Act
     """Look at f, its parameters set to ``values``.
 
     Raises:
-        BuildError: if a piece has no power series.
+        BuildError: if a piece has no power series, or f or its slope is not finite somewhere.
     """
-    exact = {s: sp.Rational(w) for s, w in values.items()}
+    return _analysed(name, pieces, tuple(values.items()))
+
+
+@lru_cache(maxsize=64)
+def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], ...]) -> Activation:
+    exact = {s: sp.Rational(w) for s, w in values}
     pieces = Pieces(tuple(Piece(p.low.subs(exact), p.high.subs(exact), p.expr.subs(exact)) for p in pieces))
     pieces = Pieces(tuple(p for p in pieces if p.low < p.high))
     try:
-        outer = [_Series(pieces.pieces[i].expr) for i in (0, -1)]
+        every = [_Series(piece.expr) for piece in pieces]
     except ValueError as error:
-        raise BuildError(name, "stabilise", f"cannot expand f: {error}", pieces.pieces[0].expr) from error
+        raise BuildError(name, "stabilise", str(error)) from error
+    outer = [every[0], every[-1]]
     kinks = [float(sp.N(k, 30)) for k in pieces.kinks]
     left, right = _asymptote(outer[0], -1, kinks), _asymptote(outer[1], 1, kinks)
+    algebraic = left is None or right is None
+    left, right = left or _limit(outer[0], -1), right or _limit(outer[1], 1)
     draft = Activation(name, pieces, left, right, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ())
     points = _spread(kinks, 1.0, 0.0, 60.0)
-    jet = draft.jet(points, 3)
+    jet = _finite_jet(draft, points)
     slopes = [abs(side.slope) for side in (left, right) if side is not None]
     steep = max([float(np.abs(jet[:, 1]).max()), *slopes])
     bend = float(np.abs(jet[:, 2]).max())
@@ -185,7 +196,7 @@ def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Act
         length = min(length, (kinks[-1] - kinks[0]) / 2)
     length = length if math.isfinite(length) else 1.0
     points = _spread(kinks, length, float(np.mean(kinks)) if kinks else 0.0, 60.0)
-    jet = draft.jet(points, 3)
+    jet = _finite_jet(draft, points)
     steep, bend = max([float(np.abs(jet[:, 1]).max()), *slopes]), float(np.abs(jet[:, 2]).max())
     middle = (kinks[0] + kinks[-1]) / 2 if kinks else 0.0
     centre = float(np.float32(middle))
@@ -200,7 +211,28 @@ def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Act
     reach = max(
         [_reach(s, line, side, centre, kinks) for s, line, side in zip(outer, (left, right), (-1, 1), strict=True)]
     )
-    return Activation(name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps))
+    return Activation(
+        name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps), algebraic
+    )
+
+
+def _finite_jet(f: Activation, points: F64) -> F64:
+    """f, f' and f'' at points.
+
+    Raises:
+        BuildError: if one is not finite.
+    """
+    rows = []
+    for point in points.tolist():
+        try:
+            row = f.jet(np.array([point]), 3)[0]
+        except ValueError:  # an inverse or a root of 0
+            row = np.full(3, math.nan)
+        if not np.isfinite(row).all():
+            cause = f"f or one of its first two derivatives is not finite near x = {point:.4g}"
+            raise BuildError(f.name, "stabilise", cause, f.pieces.pieces[f.home(point)].expr)
+        rows.append(row)
+    return np.array(rows)
 
 
 def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64:
@@ -224,6 +256,17 @@ def _asymptote(series: _Series, side: int, kinks: list[float]) -> Line | None:
         if not bool(abs(offset - other) < arb("1e-20")):
             return None
         return Line(_plain(slope), _plain(offset))
+
+
+def _limit(series: _Series, side: int) -> Line | None:
+    """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
+    with ctx.workprec(_LIMIT_BITS):
+        near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
+        slopes = near[1], far[1]
+        offsets = [f[0] - arb(_plain(far[1])) * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
+        if not all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
+            return None
+        return Line(_plain(slopes[1]), _plain(offsets[1]))
 
 
 def _plain(value: arb) -> float:

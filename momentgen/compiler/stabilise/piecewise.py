@@ -21,13 +21,13 @@ from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, not_lines
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["applies", "branches_of", "stable_variants"]
+__all__ = ["branches_of", "stable_variants", "why_not"]
 
 _CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
 _FINE = ((8, 8),)
@@ -41,16 +41,20 @@ _LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
 _LADDER_FINE = (18, 11, 9)
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether f has kinks and no parameters, follows lines, and is of a normal input."""
+def why_not(derivation: Derivation) -> str | None:
+    """Why f is not served; None if it is: with kinks, no parameters, of a normal input, soon a line on either side.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
     rule = derivation.rule
-    if rule.input != "normal" or rule.parameters or len(tuple(derivation.pieces)) < 2:
-        return False
-    try:
-        f = analyse(rule.name, derivation.pieces, {})
-    except BuildError:
-        return False
-    return f.left is not None and f.right is not None
+    if rule.input != "normal":
+        return f"expected a normal input, got {rule.input}"
+    if rule.parameters:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if not derivation.kinks:
+        return "expected kinks"
+    return not_lines(analyse(rule.name, derivation.pieces, {}))
 
 
 def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:

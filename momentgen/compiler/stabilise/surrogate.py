@@ -32,7 +32,7 @@ from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomS
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "applies", "facts_of", "find_atoms", "stable_variants"]
+__all__ = ["Found", "atom_sum", "facts_of", "find_atoms", "not_lines", "stable_variants", "why_not"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -63,16 +63,30 @@ class Found:
     share: float
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether f is smooth, without parameters, of a normal input, and follows lines."""
+def why_not(derivation: Derivation) -> str | None:
+    """Why f is not served; None if it is: smooth, no parameters, of a normal input, soon a line on either side.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
     rule = derivation.rule
-    if rule.input != "normal" or rule.parameters or len(tuple(derivation.pieces)) != 1:
-        return False
-    try:
-        f = analyse(rule.name, derivation.pieces, {})
-    except BuildError:
-        return False
-    return f.left is not None and f.right is not None
+    if rule.input != "normal":
+        return f"expected a normal input, got {rule.input}"
+    if rule.parameters:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if len(derivation.kinks) > 0:
+        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
+    return not_lines(analyse(rule.name, derivation.pieces, {}))
+
+
+def not_lines(f: Activation, *, exponentially: bool = True) -> str | None:
+    """What f does instead of following a line on either side; None if it does."""
+    for line, side in ((f.left, "-oo"), (f.right, "oo")):
+        if line is None:
+            return f"expected f to near a line for x -> {side}, which it does not"
+    if f.algebraic and exponentially:
+        return "expected f to near a line on either side exponentially, not by a power of x"
+    return None
 
 
 # --- choices ---------------------------------------------------------------------
@@ -189,7 +203,7 @@ def find_atoms(
         raise BuildError(f.name, "stabilise", "expected at least one choice of atoms", choices)
     share, taus, fits = best
     second = fits[1], fits[-1]
-    return Found(_atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+    return Found(atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
 
 
 def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
@@ -203,9 +217,10 @@ def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]
     return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
 
 
-def _atom_sum(
+def atom_sum(
     f: Activation, taus: tuple[float, ...], mean: AtomFit, second: tuple[AtomFit, AtomFit], switch: float, terms: int
 ) -> AtomSum:
+    """The atoms with what else their form is made of."""
     if f.left is None or f.right is None:
         raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
     tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]

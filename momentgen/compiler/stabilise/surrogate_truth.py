@@ -164,9 +164,10 @@ class BallTruth:
         """Ends of the panels, in z."""
         f, end = self.f, self._ENDS
         points = [arb(k) for k in f.kinks]
-        points += [
-            arb(c) + side * f.length * d for c in {f.centre, *f.kinks} for side in (-1, 1) for d in (0, *self._CUTS)
-        ]
+        steps = list(self._CUTS)
+        while f.algebraic and steps[-1] * f.length < 2 * end * float(sigma):
+            steps.append(1.5 * steps[-1])
+        points += [arb(c) + side * f.length * d for c in {f.centre, *f.kinks} for side in (-1, 1) for d in (0, *steps)]
         inside = [z for p in points if abs(z := (p - mu) / sigma) < end]
         cuts = sorted([*(arb(k) for k in range(-end, end + 1)), *inside], key=float)
         return [a for a, b in zip(cuts, [*cuts[1:], arb(end + 1)], strict=True) if float(b - a) > 0]

@@ -1,0 +1,165 @@
+r"""f(u + d) - f(u) on a graph without cancellation, however small d is: exact identities of differences.
+
+Δ(a + b) = Δa + Δb,   Δ(a b) = a Δb + (b + Δb) Δa,   Δ(1/a) = -Δa/(a (a + Δa)),
+Δ sqrt a = Δa/(sqrt(a + Δa) + sqrt a),   Δ exp a = exp(a) (exp(Δa) - 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.surrogate_graph import GraphPrecision
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["Increments", "plain", "unknown_function"]
+
+_BOUND = 80.0  # of exponents
+_EDGE = mpmath.mpf(1) / 2  # up to where exp(y) - 1 is a polynomial
+
+
+def plain(expr: sp.Expr) -> sp.Expr:
+    """``expr`` by the functions that are covered; partial fractions where it is rational."""
+    expr = expr.rewrite(sp.exp) if expr.has(sp.tanh, sp.sinh, sp.cosh) else expr
+    return sp.apart(expr, x) if expr.is_rational_function(x) and expr.has(x) else expr
+
+
+def unknown_function(expr: sp.Expr) -> str | None:
+    """The first part of ``expr`` that has no form in float32 primitives here; None where all have."""
+    for part in sp.preorder_traversal(plain(expr)):
+        if isinstance(part, (sp.Number, sp.NumberSymbol, sp.Symbol, sp.Add, sp.Mul, sp.exp)):
+            continue
+        if isinstance(part, sp.Pow) and (part.exp.is_Integer or 2 * part.exp in (1, -1) or not part.has(x)):
+            continue
+        return str(part.func.__name__ if part.args else part)
+    return None
+
+
+@lru_cache
+def _expm1(goal: float) -> Polynomial:
+    """P with exp(y) - 1 = y P(y), |y| <= 1/2."""
+
+    def target(y: Any) -> Any:
+        return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    what = "(exp(y) - 1)/y, |y| <= 1/2"
+    for degree in range(3, 24):
+        fit = remez(target, (-_EDGE, _EDGE), degree, what=what)
+        if fit.error <= goal:
+            return fit
+    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
+
+
+@dataclass(frozen=True)
+class _Change:
+    """An expression at u, at u + d, and the difference; each by itself, since none follows from the others safely."""
+
+    before: int
+    after: int
+    change: int
+
+
+class Increments:
+    """Values and increments of expressions in ``x`` between u and u + d.
+
+    Args:
+        graph: to write on.
+        start: the node u.
+        step: the node d.
+        precision: of the graph.
+        fits: takes the polynomials used.
+    """
+
+    def __init__(self, graph: Graph, start: int, step: int, precision: GraphPrecision, fits: list[Polynomial]) -> None:
+        self.g, self.precision, self.fits = graph, precision, fits
+        self._seen: dict[sp.Expr, _Change] = {x: _Change(start, graph.add(start, step), step)}
+
+    def value(self, expr: sp.Expr) -> int:
+        """``expr`` at u."""
+        return self._of(expr).before
+
+    def difference(self, expr: sp.Expr) -> int:
+        """``expr`` at u + d less ``expr`` at u."""
+        return self._of(expr).change
+
+    def _of(self, expr: sp.Expr) -> _Change:
+        """All three.
+
+        Raises:
+            BuildError: for a function that is not covered.
+        """
+        if expr not in self._seen:
+            self._seen[expr] = self._written(expr)
+        return self._seen[expr]
+
+    def _written(self, expr: sp.Expr) -> _Change:
+        g = self.g
+        if not expr.has(x):
+            with mpmath.workdps(50):
+                number = g.const(mpmath.mpf(sp.N(expr, 50)))
+            return _Change(number, number, g.const(0))
+        if isinstance(expr, sp.Add):
+            terms = [self._of(term) for term in expr.args]
+            total = terms[0]
+            for t in terms[1:]:
+                total = _Change(
+                    g.add(total.before, t.before), g.add(total.after, t.after), g.add(total.change, t.change)
+                )
+            return total
+        if isinstance(expr, sp.Mul):
+            one, two = expr.as_two_terms()
+            return self._product(self._of(one), self._of(two))
+        if isinstance(expr, sp.exp):
+            inner = self._of(expr.args[0])
+            value = self._exp(inner.before)
+            return _Change(value, self._exp(inner.after), g.mul(value, self._exp_less_one(inner.change)))
+        if isinstance(expr, sp.Pow) and (expr.exp.is_Integer or 2 * expr.exp in (1, -1)):
+            return self._power(expr.base, expr.exp)
+        raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
+
+    def _product(self, a: _Change, b: _Change) -> _Change:
+        g = self.g
+        change = g.mul(a.before, b.change)
+        if g.value(a.change) != 0:
+            change = g.madd(b.after, a.change, change)
+        return _Change(g.mul(a.before, b.before), g.mul(a.after, b.after), change)
+
+    def _power(self, base: sp.Expr, power: sp.Expr) -> _Change:
+        g = self.g
+        if power < 0:
+            of = self._of(base ** (-power))
+            before, after = g.recip(of.before), g.recip(of.after)
+            return _Change(before, after, g.neg(g.mul(of.change, g.mul(before, after))))
+        if power == sp.Rational(1, 2):
+            of = self._of(base)
+            before, after = g.sqrt(of.before), g.sqrt(of.after)
+            return _Change(before, after, g.mul(of.change, g.recip(g.add(before, after))))
+        one = result = self._of(base)
+        for _ in range(int(power) - 1):
+            result = self._product(result, one)
+        return result
+
+    def _exp(self, exponent: int) -> int:
+        g = self.g
+        low, high = g.const(-_BOUND), g.const(_BOUND)
+        below = g.lt(exponent, low)
+        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
+        value = g.select(below, g.const(0), g.exp_mantissa(held))
+        return g.mul(value, g.exp_factor(held, 0, 1)) if self.precision.scaled else value
+
+    def _exp_less_one(self, y: int) -> int:
+        g = self.g
+        fitted = _expm1(self.precision.fit)
+        if fitted not in self.fits:
+            self.fits.append(fitted)
+        edge = g.const(_EDGE)
+        small = g.le(g.abs(y), edge)
+        near = g.select(small, y, g.const(0))
+        return g.select(small, g.mul(near, g.horner(near, fitted.coefficients)), g.sub(self._exp(y), g.const(1)))
