@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AtomFit", "AtomTarget", "atoms", "fit_atoms"]
+__all__ = ["AtomFit", "AtomTarget", "atoms", "fit_atoms", "least_squares"]
 
 F64 = npt.NDArray[np.float64]
 _ROUNDING = 1.5 * 2.0**-24  # what a unit coefficient costs: its own rounding, the atom's and the sum's
@@ -117,7 +117,7 @@ def fit_atoms(
         root = np.sqrt(weights)
         left = np.concatenate([inner * root[:, None], ridge[:, None] * free])
         right = np.concatenate([rest * root, -ridge * start])
-        solution = start + np.einsum("ij,j->i", free, _least_squares(left, right))
+        solution = start + np.einsum("ij,j->i", free, least_squares(left, right))
         error = np.abs(np.einsum("ij,j->i", matrix, solution) - wanted)
         share = float(error.max()) + _ROUNDING / target.allowed[0] * float(np.abs(solution).max())
         if share < best[0]:
@@ -147,7 +147,7 @@ def _far_conditions(target: AtomTarget, taus: Sequence[float], orders: int) -> t
     return start, free
 
 
-def _least_squares(matrix: F64, wanted: F64) -> F64:
+def least_squares(matrix: F64, wanted: F64) -> F64:
     """The minimiser of |matrix x - wanted|, by Householder reflections.
 
     Not by LAPACK: these matrices are small, and threads of BLAS that wait for one another on a busy machine made a fit

@@ -1,0 +1,215 @@
+r"""The graph of :mod:`momentgen.compiler.stabilise.surface`: outputs as polynomials of two variables, for float32.
+
+Besides the polynomials there are two square roots and two reciprocals, and one exponential where f follows lines of
+different slopes.  A variance is at least 0, a mean is not beyond a level that f itself does not pass: what a polynomial
+leaves beyond such a bound is its error, and is cut off.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+
+from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
+from momentgen.compiler.stabilise.stable import OUTPUTS
+from momentgen.compiler.stabilise.surface import Frame, Surfaces, lines_of, steps
+from momentgen.errors import BuildError
+
+__all__ = ["SurfaceWriter", "build_surface_graph"]
+
+_FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here
+_LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
+
+
+@lru_cache
+def kink_fit(frame: Frame) -> Polynomial:
+    """P with J_1(t)/sqrt(2 pi) = P(x - 1/2), x = |s|/largest: exp(-t²/2) P is E (Z - t)_+.
+
+    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma.
+
+    Raises:
+        BuildError: if no polynomial is accurate enough.
+    """
+    largest, bend = (mpmath.mpf(number) for number in (frame.largest, frame.bend))
+
+    def t_of(x: mpmath.mpf) -> mpmath.mpf:
+        s = x * largest
+        return bend * s / mpmath.sqrt(1 - s * s)
+
+    def target(x: mpmath.mpf) -> mpmath.mpf:
+        return J(1, t_of(x)) / mpmath.sqrt(2 * mpmath.pi)
+
+    def weight(x: mpmath.mpf) -> mpmath.mpf:
+        density = mpmath.exp(-(t_of(x) ** 2) / 2)
+        allowed = max(MEAN * density * target(x), mpmath.mpf(MEAN_SPREAD)) / 5
+        return max(density / allowed, mpmath.mpf(1000))
+
+    what = f"J_1(t)/sqrt(2 pi), t = {frame.bend:g} s/sqrt(1 - s²), s = {frame.largest:.6g} x, 0 <= x <= 1"
+    for degree in range(4, 24):
+        fit = remez(target, (mpmath.mpf(0), mpmath.mpf(1)), degree, weight=weight, centre=mpmath.mpf(0.5), what=what)
+        if fit.error <= 1:
+            return fit
+    raise BuildError(what, "approximate", "no polynomial up to degree 23 is accurate enough")
+
+
+class SurfaceWriter:
+    """Writes the values that outputs and partials share.
+
+    Args:
+        f: the activation.
+        surfaces: its polynomials.
+    """
+
+    def __init__(self, f: Activation, surfaces: Surfaces) -> None:
+        self.f, self.surfaces = f, surfaces
+        self.g = g = Graph(("mean", "var"))
+        self.fits: list[Polynomial] = []
+        frame = surfaces.frame
+        zero, one = g.const(0), g.const(1)
+        self.mu, self.v = g.input("mean"), g.input("var")
+        self.u = g.sub(self.mu, g.const(f.centre))
+        shifted = g.add(self.v, g.const(frame.c))
+        self.w2 = g.comment(g.select(g.le(zero, self.v), shifted, g.const(-1)), "a root of it is NaN for v < 0")
+        self.w = g.sqrt(self.w2)
+        self.r = g.recip(self.w)
+        reach = g.const(frame.reach)
+        raw = g.mul(self.u, self.r)
+        low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
+        self.t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
+        self.h = g.mul(self.t, self.t)
+        # x = s/largest: the factor goes into the root.
+        bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
+        root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
+        self.x = g.comment(g.mul(self.t, g.recip(root)), "t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.neg(one))
+        self.turned: dict[bool, int] = {}
+        g.suspects |= {self.w2, self.w, self.r, raw, self.t, self.h}
+
+    def surface(self, name: str) -> int:
+        """The polynomial of an output."""
+        g, found, c = self.g, self.surfaces.of[name], mpmath.mpf(self.surfaces.frame.c)
+        share = g.mul(self.r, g.const(mpmath.sqrt(c)))
+        z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
+        even, odd = self.in_z(found.fit.even, z), g.mul(self.in_z(found.fit.odd, z), self.x)
+        if found.flip > 0:
+            value = g.madd(odd, share, even)
+        elif found.flip < 0:
+            value = g.madd(even, share, odd)
+        else:
+            value = g.add(odd, even)
+        return g.comment(value, f"{name}, normalised")
+
+    def in_z(self, table: tuple[tuple[float, ...], ...], z: int) -> int:
+        """Σ_j z^j Σ_i c_ji y^i."""
+        g = self.g
+        total = g.const(0)
+        for row in reversed(table):
+            total = g.madd(total, z, g.horner(self.y, row))
+        return total
+
+    def near(self) -> int:
+        """What a variance is a multiple of: v, or v c/(v + c) where f is bounded."""
+        g = self.g
+        if not np.isfinite(self.f.span):
+            return self.v
+        return g.mul(g.mul(self.v, self.r), g.mul(self.r, g.const(self.surfaces.frame.c)))
+
+    # --- outputs -----------------------------------------------------------------
+    def kink(self) -> int:
+        """E (Z - |t|)_+."""
+        g, fit = self.g, kink_fit(self.surfaces.frame)
+        self.fits.append(fit)
+        exponent = g.mul(self.h, g.const(-0.5))
+        if self.surfaces.frame.reach > _FARTHEST:
+            least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
+            exponent = g.select(g.lt(exponent, least), least, exponent)
+        density = g.mul(g.exp_mantissa(exponent), g.exp_factor(exponent, 0, 1))
+        core = g.horner(g.sub(g.abs(self.x), g.const(0.5)), fit.coefficients)
+        value = g.mul(density, core)
+        g.suspects |= {exponent, density, core, value, g.nodes[density].args[0]}
+        return value
+
+    def mean(self) -> int:
+        """Its lines, the kink between them smoothed, and the rest."""
+        g = self.g
+        a, b, a2, b2 = lines_of(self.f)
+        rest = self.surface("mean")
+        middle = g.const((mpmath.mpf(b) + b2) / 2)
+        if not steps(self.f):
+            return g.madd(g.const(a), self.u, g.add(rest, middle))
+        if b == b2:
+            rest = g.mul(rest, self.r)
+        slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
+        rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
+        near = g.madd(self.w, rise, g.add(rest, middle))
+        value = g.madd(slope, self.u, near)
+        g.suspects |= {rise, near}
+        return value
+
+    def held(self, value: int) -> int:
+        """A mean, within the levels that f does not pass."""
+        g = self.g
+        low, high = levels(self.f)
+        if low is not None:
+            value = g.select(g.lt(value, g.const(low)), g.const(low), value)
+        if high is not None:
+            value = g.select(g.lt(g.const(high), value), g.const(high), value)
+        return value
+
+    def variance(self) -> int:
+        """At least 0, and finite where v is."""
+        g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
+        share = self.surface("var")
+        value = g.mul(self.near(), g.select(g.lt(share, zero), zero, share))
+        return value if np.isfinite(self.f.span) else g.select(g.lt(most, value), most, value)
+
+    def partials(self) -> dict[str, int]:
+        """Each its polynomial times what it grows or vanishes with."""
+        g, r = self.g, self.r
+        level, kinked = bool(np.isfinite(self.f.span)), steps(self.f)
+        square = g.mul(r, r)
+        a, _, a2, _ = lines_of(self.f)
+        slope, middle = self.surface("dmean_dmu"), g.const((mpmath.mpf(a) + a2) / 2)
+        dvar_dvar = self.surface("dvar_dvar")
+        return {
+            "dmean_dmu": g.add(slope, middle) if kinked else g.madd(slope, r, middle),
+            "dmean_dvar": g.mul(self.surface("dmean_dvar"), r if kinked else square),
+            "dvar_dmu": g.mul(self.surface("dvar_dmu"), g.mul(self.near(), r)),
+            "dvar_dvar": g.mul(dvar_dvar, square) if level else dvar_dvar,
+        }
+
+    def write(self, outputs: tuple[str, ...]) -> None:
+        """All outputs named."""
+        if outputs == OUTPUTS:
+            self.g.output("mean", self.held(self.mean()))
+            self.g.output("var", self.variance())
+            return
+        values = self.partials()
+        for name in outputs:
+            self.g.output(name, values[name])
+
+
+def levels(f: Activation) -> tuple[float | None, float | None]:
+    """The lowest and the highest value of f, where they are levels that f approaches."""
+    a, b, a2, b2 = lines_of(f)
+    ends = [offset for slope, offset in ((a, b), (a2, b2)) if slope == 0]
+    if not ends:
+        return None, None
+    values = f.jet(f.centre + f.length * np.linspace(-60, 60, 2401), 1)[:, 0]
+    low = min(ends) if values.min() >= min(ends) else None
+    high = max(ends) if values.max() <= max(ends) else None
+    return low, high
+
+
+def build_surface_graph(
+    f: Activation, surfaces: Surfaces, outputs: tuple[str, ...]
+) -> tuple[Graph, tuple[Polynomial, ...]]:
+    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials of one variable fitted for it."""
+    writer = SurfaceWriter(f, surfaces)
+    writer.write(outputs)
+    return writer.g, tuple(writer.fits)
