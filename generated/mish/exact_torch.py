@@ -5,16 +5,16 @@
 #
 # rule digest  3c1f4e3b3ecb5d4b11d05eb471a627a93fde1383d3ad884439b4196063ec0c5a
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   mish_exact_forward 996, mish_exact_backward 1071
+# operations   mish_exact_forward 632, mish_exact_backward 696
 #
 # Certificate:
-#   mean        0.886 tolerance, worst at mean = -2159.27832, var = 1082340.5
-#   var         0.736 tolerance, worst at mean = 0.241878584, var = 0.228926837
-#   dmean_dmu   0.00706 tolerance, worst at mean = -0.00291719032, var = 1.74915476e-05
-#   dmean_dvar  0.0189 tolerance, worst at mean = -0.120035723, var = 2.6568664e-06
-#   dvar_dmu    0.0804 tolerance, worst at mean = 0.0175620113, var = 0.257279873
-#   dvar_dvar   0.0138 tolerance, worst at mean = 0.00107423263, var = 0.227031887
-#   against exact values at 17022 points over all of float32; details in exact.json
+#   mean        0.956 tolerance, worst at mean = -26.954361, var = 441.687927
+#   var         0.872 tolerance, worst at mean = 0.638391733, var = 2.61878549e-17
+#   dmean_dmu   0.639 tolerance, worst at mean = -3547.02563, var = 1.10788715
+#   dmean_dvar  0.742 tolerance, worst at mean = -1.67482424, var = 51.9871483
+#   dvar_dmu    0.749 tolerance, worst at mean = 0.92633599, var = 1.58530554e-17
+#   dvar_dvar   0.759 tolerance, worst at mean = 0.725489497, var = 6.92351307e-07
+#   against exact values at 17137 points over all of float32; details in exact.json
 """mish, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  ad65fd144e45d36451cb734c9adbcbef0238792e62e364650993b933f6590f00
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   silu_exact_forward 652, silu_exact_backward 784
+# operations   silu_exact_forward 407, silu_exact_backward 490
 #
 # Certificate:
-#   mean        0.804 tolerance, worst at mean = -17945.0605, var = 101463488
-#   var         0.47 tolerance, worst at mean = 0.0747750029, var = 0.389900357
-#   dmean_dmu   0.00474 tolerance, worst at mean = 0.0239341017, var = 0.00606457796
-#   dmean_dvar  0.0232 tolerance, worst at mean = 0.0012373121, var = 6.78598881e-05
-#   dvar_dmu    0.0691 tolerance, worst at mean = 0.0747750551, var = 0.389900774
-#   dvar_dvar   0.0121 tolerance, worst at mean = 0.0775353089, var = 0.386386275
-#   against exact values at 17140 points over all of float32; details in exact.json
+#   mean        0.942 tolerance, worst at mean = -57.4180069, var = 1.20250689e-07
+#   var         0.659 tolerance, worst at mean = 0.627353966, var = 1.2146316e-07
+#   dmean_dmu   0.694 tolerance, worst at mean = 1.55689329e+10, var = 3.26705965e+20
+#   dmean_dvar  0.785 tolerance, worst at mean = -746.410645, var = 16.3436413
+#   dvar_dmu    0.692 tolerance, worst at mean = 7.93447825e+11, var = 2.20859894e+23
+#   dvar_dvar   0.709 tolerance, worst at mean = 53.8370972, var = 19.6730709
+#   against exact values at 17086 points over all of float32; details in exact.json
 """silu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

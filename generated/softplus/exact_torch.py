@@ -4,16 +4,16 @@
 #
 # rule digest  744e14f48bd9482307828a7a8dc19ac568f79c5044d45c03f0d0cdf0c86998bc
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   softplus_exact_forward 608, softplus_exact_backward 728
+# operations   softplus_exact_forward 292, softplus_exact_backward 362
 #
 # Certificate:
-#   mean        0.57 tolerance, worst at mean = -6567793, var = 2.66813141e+13
-#   var         0.241 tolerance, worst at mean = -0.0184519272, var = 1.12464643
-#   dmean_dmu   0.00366 tolerance, worst at mean = 30.461937, var = 23976552
-#   dmean_dvar  0.0221 tolerance, worst at mean = -1.89508665, var = 0.000459078088
-#   dvar_dmu    0.0609 tolerance, worst at mean = 1.47805238, var = 1.01951134
-#   dvar_dvar   0.025 tolerance, worst at mean = -0.0521731749, var = 1.01948977
-#   against exact values at 17078 points over all of float32; details in exact.json
+#   mean        0.955 tolerance, worst at mean = -508.102356, var = 52310.5859
+#   var         0.507 tolerance, worst at mean = 4.88461466e+09, var = 1.8228857e+16
+#   dmean_dmu   0.254 tolerance, worst at mean = 787.188232, var = 8414857
+#   dmean_dvar  0.656 tolerance, worst at mean = 4.14131585e+11, var = 4.82470347e+21
+#   dvar_dmu    0.571 tolerance, worst at mean = -4.36481237, var = 91.2778702
+#   dvar_dvar   0.659 tolerance, worst at mean = 4.5042767e+12, var = 7.50391009e+24
+#   against exact values at 17196 points over all of float32; details in exact.json
 """softplus, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

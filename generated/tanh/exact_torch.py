@@ -4,16 +4,16 @@
 #
 # rule digest  e4e0eb5eb2d9d5b610a4c8def9081a7a4eb67f0614cf856027fb5d4ad4cd8d01
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   tanh_exact_forward 856, tanh_exact_backward 1044
+# operations   tanh_exact_forward 234, tanh_exact_backward 331
 #
 # Certificate:
-#   mean        0.313 tolerance, worst at mean = 1.81295729, var = 116368.453
-#   var         0.436 tolerance, worst at mean = 0.0137281455, var = 0.0879379511
-#   dmean_dmu   0.00275 tolerance, worst at mean = 8.36061126e+15, var = 1.85241773e+33
-#   dmean_dvar  0.00523 tolerance, worst at mean = 20389.3438, var = 501306368
-#   dvar_dmu    0.0809 tolerance, worst at mean = -0.0995199531, var = 0.0886325538
-#   dvar_dvar   0.0181 tolerance, worst at mean = 0.024922708, var = 0.0859662294
-#   against exact values at 17147 points over all of float32; details in exact.json
+#   mean        0.78 tolerance, worst at mean = 3.61983132, var = 1.68014479
+#   var         0.562 tolerance, worst at mean = 0.00287623098, var = 2.31233959e-15
+#   dmean_dmu   0.706 tolerance, worst at mean = 6.73426759e-10, var = 0.106232703
+#   dmean_dvar  0.744 tolerance, worst at mean = -3.01086691e+38, var = 2.74656606
+#   dvar_dmu    0.72 tolerance, worst at mean = -0.173501983, var = 1.46214031e-14
+#   dvar_dvar   0.765 tolerance, worst at mean = 0.000758838898, var = 1.80329016e-06
+#   against exact values at 17184 points over all of float32; details in exact.json
 """tanh, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  9f16e74fa68f355af927db82c5b92652e2c9bcc55a7d758ac4112ce0d9b6711c
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   tanhshrink_exact_forward 861, tanhshrink_exact_backward 1051
+# operations   tanhshrink_exact_forward 242, tanhshrink_exact_backward 352
 #
 # Certificate:
-#   mean        0.354 tolerance, worst at mean = 0.372582406, var = 54418.9062
-#   var         0.424 tolerance, worst at mean = -0.000426642539, var = 0.092576474
-#   dmean_dmu   0.00184 tolerance, worst at mean = -0.0517573319, var = 3.41598261e-09
-#   dmean_dvar  0.00496 tolerance, worst at mean = -18405.3359, var = 277131936
-#   dvar_dmu    0.108 tolerance, worst at mean = 0.0012811675, var = 0.0871809348
-#   dvar_dvar   0.0117 tolerance, worst at mean = -0.00203522504, var = 0.0864066482
-#   against exact values at 17093 points over all of float32; details in exact.json
+#   mean        0.72 tolerance, worst at mean = -1.83608377, var = 1.11437285
+#   var         0.513 tolerance, worst at mean = -3924612, var = 8.11332796e+12
+#   dmean_dmu   0.678 tolerance, worst at mean = -1.47128379e-10, var = 3.28550744
+#   dmean_dvar  0.706 tolerance, worst at mean = 9.0302835e+17, var = 2.98846694e+23
+#   dvar_dmu    0.585 tolerance, worst at mean = -0.139384285, var = 3.50790754e-17
+#   dvar_dvar   0.452 tolerance, worst at mean = -0.0032694512, var = 1.08638237e-11
+#   against exact values at 17182 points over all of float32; details in exact.json
 """tanhshrink, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

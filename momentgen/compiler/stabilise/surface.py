@@ -126,11 +126,12 @@ def flip_of(f: Activation, name: str) -> int:
 
 def unit_of(f: Activation, name: str, v: F64, w: F64, c: float) -> F64:
     """What an output grows or vanishes with."""
-    near = v * c / (v + c) if math.isfinite(f.span) else v
+    level = math.isfinite(f.span)
+    near = v * c / (v + c) if level else v
     if name in ("var", "dvar_dmu"):
-        return near if name == "var" else near / w
+        return near if name == "var" else near / (w if level or steps(f) else w * w)
     if name == "dvar_dvar":
-        return w**-2 if math.isfinite(f.span) else w**0
+        return w**-2 if level else w**0
     _, b, _, b2 = lines_of(f)
     powers = {"mean": int(steps(f) and b == b2), "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}
     return w ** -float(powers[name])

@@ -176,10 +176,13 @@ class SurfaceWriter:
         a, _, a2, _ = lines_of(self.f)
         slope, middle = self.surface("dmean_dmu"), g.const((mpmath.mpf(a) + a2) / 2)
         dvar_dvar = self.surface("dvar_dvar")
+        by_mu = g.mul(self.near(), r)
+        if not level and not kinked:
+            by_mu = g.mul(by_mu, r)
         return {
             "dmean_dmu": g.add(slope, middle) if kinked else g.madd(slope, r, middle),
             "dmean_dvar": g.mul(self.surface("dmean_dvar"), r if kinked else square),
-            "dvar_dmu": g.mul(self.surface("dvar_dmu"), g.mul(self.near(), r)),
+            "dvar_dmu": g.mul(self.surface("dvar_dmu"), by_mu),
             "dvar_dvar": g.mul(dvar_dvar, square) if level else dvar_dvar,
         }
 
