@@ -4,16 +4,16 @@
 #
 # rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   erf_exact_forward 544, erf_exact_backward 666
+# operations   erf_exact_forward 125, erf_exact_backward 196
 #
 # Certificate:
-#   mean        0.436 tolerance, worst at mean = 0.0145342452, var = 4.35003807e-15
-#   var         0.272 tolerance, worst at mean = -0.0177562125, var = 0.110864878
-#   dmean_dmu   0.0029 tolerance, worst at mean = 5.32172201e+13, var = 2.69885829e+30
-#   dmean_dvar  0.00526 tolerance, worst at mean = -7332.00537, var = 61694292
-#   dvar_dmu    0.0729 tolerance, worst at mean = 0.00546575012, var = 0.11725802
-#   dvar_dvar   0.0237 tolerance, worst at mean = 5.31423646e-12, var = 0.108638555
-#   against exact values at 17059 points over all of float32; details in exact.json
+#   mean        0.531 tolerance, worst at mean = 81.7932129, var = 293.54715
+#   var         0.634 tolerance, worst at mean = -0.00231499341, var = 1.50653441e-05
+#   dmean_dmu   0.376 tolerance, worst at mean = 1335855.5, var = 4.44742483e-08
+#   dmean_dvar  0.424 tolerance, worst at mean = 2.9488039, var = 0.0836797953
+#   dvar_dmu    0.619 tolerance, worst at mean = -7.1783433, var = 40.293335
+#   dvar_dvar   0.687 tolerance, worst at mean = -2.82554888e-18, var = 0.234502494
+#   against exact values at 17193 points over all of float32; details in exact.json
 """erf, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  3c1f4e3b3ecb5d4b11d05eb471a627a93fde1383d3ad884439b4196063ec0c5a
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   mish_exact_forward 632, mish_exact_backward 696
+# operations   mish_exact_forward 548, mish_exact_backward 612
 #
 # Certificate:
-#   mean        0.956 tolerance, worst at mean = -26.954361, var = 441.687927
-#   var         0.872 tolerance, worst at mean = 0.638391733, var = 2.61878549e-17
-#   dmean_dmu   0.639 tolerance, worst at mean = -3547.02563, var = 1.10788715
-#   dmean_dvar  0.742 tolerance, worst at mean = -1.67482424, var = 51.9871483
-#   dvar_dmu    0.749 tolerance, worst at mean = 0.92633599, var = 1.58530554e-17
-#   dvar_dvar   0.759 tolerance, worst at mean = 0.725489497, var = 6.92351307e-07
-#   against exact values at 17137 points over all of float32; details in exact.json
+#   mean        0.927 tolerance, worst at mean = 0.763758659, var = 1.2230641e-05
+#   var         0.766 tolerance, worst at mean = 3.54236655e+12, var = 3.34675312e+25
+#   dmean_dmu   0.761 tolerance, worst at mean = 1.20722985, var = 9.4013599e-12
+#   dmean_dvar  0.73 tolerance, worst at mean = 0.863339543, var = 1.05112309e-16
+#   dvar_dmu    0.809 tolerance, worst at mean = 1.0457821e+17, var = 1.30937611e+34
+#   dvar_dvar   0.693 tolerance, worst at mean = 0.900046587, var = 11.060832
+#   against exact values at 17171 points over all of float32; details in exact.json
 """mish, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -31,15 +31,16 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Frame", "Surface", "Surfaces", "find_surfaces", "lines_of", "steps"]
+__all__ = ["Frame", "Surface", "find_surfaces", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE = 0.7  # of the tolerance; the rest is for rounding, and for what lies beyond the reach
-_WIDTHS, _BENDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0), (2.5, 3.0, 4.0)
+_WIDTHS, _BENDS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
-_TRIED = 3  # frames whose terms are counted by a fit
+_TRIED = 2  # frames whose terms are counted by a fit
+_FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
 
@@ -62,25 +63,14 @@ class Surface:
     """One output.
 
     Attributes:
+        frame: its variables.
         fit: its polynomial in x = s/largest and 2 z - 1, z = r sqrt(c) or, where ``flip`` is not 0, r² c.
         flip: 1 where the odd part is multiplied by r sqrt(c), -1 where the even part is, 0 where neither is.
     """
 
+    frame: Frame
     fit: Bivariate
     flip: int
-
-
-@dataclass(frozen=True)
-class Surfaces:
-    """Outputs that share a frame."""
-
-    frame: Frame
-    of: Mapping[str, Surface]
-
-    @property
-    def terms(self) -> int:
-        """Coefficients in all."""
-        return sum(surface.fit.terms for surface in self.of.values())
 
 
 class _Targets:
@@ -180,27 +170,59 @@ def _ends(f: Activation) -> float:
     return end
 
 
-def find_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> Surfaces:
-    """The polynomials of ``outputs``, in the frame where they take the fewest terms.
+def find_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> dict[str, Surface]:
+    """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    end = _ends(f)
-    flips = {name: flip_of(f, name) for name in outputs}
-    ranked: list[tuple[int, int, dict[str, BivariateTarget], Frame]] = []
-    for width in _WIDTHS:
-        c = float(np.float32(width * f.length**2))
-        reach = float(np.float32(max(_NORMAL[steps(f)], end / math.sqrt(c))))
-        for bend in _BENDS:
-            frame = Frame(c, bend, reach)
-            exact = {squared: _Targets(f, frame, squared, truth) for squared in {flip != 0 for flip in flips.values()}}
-            targets = {name: exact[flips[name] != 0].of(name) for name in outputs}
-            ranked.append((sum(map(terms_needed, targets.values())), len(ranked), targets, frame))
-    for _, _, targets, frame in sorted(ranked, key=lambda row: row[:2])[:_TRIED]:
-        fits = {name: fit_bivariate(target) for name, target in targets.items()}
-        found = {name: Surface(fit, flips[name]) for name, fit in fits.items() if fit is not None}
-        if len(found) == len(outputs):
-            return Surfaces(frame, found)
+    search = _Search(f, truth, outputs)
+    groups = [[name for name in outputs if flip_of(f, name)], [name for name in outputs if not flip_of(f, name)]]
+    shared, *apart = (search.best(group) for group in (list(outputs), *groups))
+    if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
+        return {name: surface for found in apart for name, surface in found.items()}
+    if shared:
+        return shared
     cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
     raise BuildError(f.name, "stabilise", cause, f.length)
+
+
+def _cost(found: Mapping[str, Surface]) -> int:
+    return sum(surface.fit.terms for surface in found.values())
+
+
+class _Search:
+    """Over frames."""
+
+    def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> None:
+        self.f = f
+        self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
+        self.needed: dict[Frame, dict[str, int]] = {}
+        self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
+        end = _ends(f)
+        for width in _WIDTHS:
+            c = float(np.float32(width * f.length**2))
+            reach = float(np.float32(max(_NORMAL[steps(f)], end / math.sqrt(c))))
+            for bend in _BENDS:
+                frame = Frame(c, bend, reach)
+                exact = {even: _Targets(f, frame, even, truth) for even in {flip_of(f, name) != 0 for name in outputs}}
+                self.targets[frame] = {name: exact[flip_of(f, name) != 0].of(name) for name in outputs}
+                self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+
+    def best(self, names: list[str]) -> dict[str, Surface]:
+        """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""
+        likely = sorted(self.needed, key=lambda frame: sum(self.needed[frame][name] for name in names))[:_TRIED]
+        found = [surfaces for frame in likely if (surfaces := self.fitted(frame, names))]
+        return min(found, key=_cost, default={})
+
+    def fitted(self, frame: Frame, names: list[str]) -> dict[str, Surface]:
+        """The polynomials in a frame; empty if one of them would take too many terms."""
+        surfaces = {}
+        for name in names:
+            if (frame, name) not in self.fits:
+                self.fits[frame, name] = fit_bivariate(self.targets[frame][name])
+            fit = self.fits[frame, name]
+            if fit is None:
+                return {}
+            surfaces[name] = Surface(frame, fit, flip_of(self.f, name))
+        return surfaces

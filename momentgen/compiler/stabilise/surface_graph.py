@@ -7,6 +7,7 @@ leaves beyond such a bound is its error, and is cut off.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import mpmath
@@ -16,8 +17,8 @@ from momentgen.compiler.approximate import J, Polynomial, remez
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
-from momentgen.compiler.stabilise.stable import OUTPUTS
-from momentgen.compiler.stabilise.surface import Frame, Surfaces, lines_of, steps
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
 from momentgen.errors import BuildError
 
 __all__ = ["SurfaceWriter", "build_surface_graph"]
@@ -57,6 +58,27 @@ def kink_fit(frame: Frame) -> Polynomial:
     raise BuildError(what, "approximate", "no polynomial up to degree 23 is accurate enough")
 
 
+class _Variables:
+    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest, y = 2x² - 1."""
+
+    def __init__(self, g: Graph, frame: Frame, centre: float) -> None:
+        self.frame, reach = frame, g.const(frame.reach)
+        shifted = g.add(g.input("var"), g.const(frame.c))
+        w2 = g.select(g.le(g.const(0), g.input("var")), shifted, g.const(-1))
+        self.w = g.sqrt(g.comment(w2, "a root of it is NaN for v < 0"))
+        self.r = g.recip(self.w)
+        raw = g.mul(g.sub(g.input("mean"), g.const(centre)), self.r)
+        low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
+        t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
+        self.h = g.mul(t, t)
+        # x = s/largest: the factor goes into the root.
+        bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
+        root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
+        self.x = g.comment(g.mul(t, g.recip(root)), "t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.const(-1))
+        g.suspects |= {w2, self.w, self.r, raw, t, self.h}
+
+
 class SurfaceWriter:
     """Writes the values that outputs and partials share.
 
@@ -65,37 +87,24 @@ class SurfaceWriter:
         surfaces: its polynomials.
     """
 
-    def __init__(self, f: Activation, surfaces: Surfaces) -> None:
+    def __init__(self, f: Activation, surfaces: Mapping[str, Surface]) -> None:
         self.f, self.surfaces = f, surfaces
         self.g = g = Graph(("mean", "var"))
         self.fits: list[Polynomial] = []
-        frame = surfaces.frame
-        zero, one = g.const(0), g.const(1)
-        self.mu, self.v = g.input("mean"), g.input("var")
-        self.u = g.sub(self.mu, g.const(f.centre))
-        shifted = g.add(self.v, g.const(frame.c))
-        self.w2 = g.comment(g.select(g.le(zero, self.v), shifted, g.const(-1)), "a root of it is NaN for v < 0")
-        self.w = g.sqrt(self.w2)
-        self.r = g.recip(self.w)
-        reach = g.const(frame.reach)
-        raw = g.mul(self.u, self.r)
-        low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
-        self.t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
-        self.h = g.mul(self.t, self.t)
-        # x = s/largest: the factor goes into the root.
-        bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
-        root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
-        self.x = g.comment(g.mul(self.t, g.recip(root)), "t against its reach, by way of t/sqrt(kappa² + t²)")
-        self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.neg(one))
-        self.turned: dict[bool, int] = {}
-        g.suspects |= {self.w2, self.w, self.r, raw, self.t, self.h}
+        self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
+        frames = dict.fromkeys(surface.frame for surface in surfaces.values())
+        self.variables = {frame: _Variables(g, frame, f.centre) for frame in frames}
+
+    def at(self, name: str) -> _Variables:
+        """The variables of an output."""
+        return self.variables[self.surfaces[name].frame]
 
     def surface(self, name: str) -> int:
         """The polynomial of an output."""
-        g, found, c = self.g, self.surfaces.of[name], mpmath.mpf(self.surfaces.frame.c)
-        share = g.mul(self.r, g.const(mpmath.sqrt(c)))
+        g, found, at = self.g, self.surfaces[name], self.at(name)
+        share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.c))))
         z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
-        even, odd = self.in_z(found.fit.even, z), g.mul(self.in_z(found.fit.odd, z), self.x)
+        even, odd = self.series(found.fit.even, at.y, z), g.mul(self.series(found.fit.odd, at.y, z), at.x)
         if found.flip > 0:
             value = g.madd(odd, share, even)
         elif found.flip < 0:
@@ -104,49 +113,50 @@ class SurfaceWriter:
             value = g.add(odd, even)
         return g.comment(value, f"{name}, normalised")
 
-    def in_z(self, table: tuple[tuple[float, ...], ...], z: int) -> int:
+    def series(self, table: tuple[tuple[float, ...], ...], y: int, z: int) -> int:
         """Σ_j z^j Σ_i c_ji y^i."""
         g = self.g
         total = g.const(0)
         for row in reversed(table):
-            total = g.madd(total, z, g.horner(self.y, row))
+            total = g.madd(total, z, g.horner(y, row))
         return total
 
-    def near(self) -> int:
+    def near(self, name: str) -> int:
         """What a variance is a multiple of: v, or v c/(v + c) where f is bounded."""
-        g = self.g
+        g, at = self.g, self.at(name)
         if not np.isfinite(self.f.span):
             return self.v
-        return g.mul(g.mul(self.v, self.r), g.mul(self.r, g.const(self.surfaces.frame.c)))
+        return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c)))
 
     # --- outputs -----------------------------------------------------------------
     def kink(self) -> int:
         """E (Z - |t|)_+."""
-        g, fit = self.g, kink_fit(self.surfaces.frame)
+        g, at = self.g, self.at("mean")
+        fit = kink_fit(at.frame)
         self.fits.append(fit)
-        exponent = g.mul(self.h, g.const(-0.5))
-        if self.surfaces.frame.reach > _FARTHEST:
+        exponent = g.mul(at.h, g.const(-0.5))
+        if at.frame.reach > _FARTHEST:
             least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
             exponent = g.select(g.lt(exponent, least), least, exponent)
         density = g.mul(g.exp_mantissa(exponent), g.exp_factor(exponent, 0, 1))
-        core = g.horner(g.sub(g.abs(self.x), g.const(0.5)), fit.coefficients)
+        core = g.horner(g.sub(g.abs(at.x), g.const(0.5)), fit.coefficients)
         value = g.mul(density, core)
         g.suspects |= {exponent, density, core, value, g.nodes[density].args[0]}
         return value
 
     def mean(self) -> int:
         """Its lines, the kink between them smoothed, and the rest."""
-        g = self.g
+        g, at = self.g, self.at("mean")
         a, b, a2, b2 = lines_of(self.f)
         rest = self.surface("mean")
         middle = g.const((mpmath.mpf(b) + b2) / 2)
         if not steps(self.f):
             return g.madd(g.const(a), self.u, g.add(rest, middle))
         if b == b2:
-            rest = g.mul(rest, self.r)
+            rest = g.mul(rest, at.r)
         slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
         rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
-        near = g.madd(self.w, rise, g.add(rest, middle))
+        near = g.madd(at.w, rise, g.add(rest, middle))
         value = g.madd(slope, self.u, near)
         g.suspects |= {rise, near}
         return value
@@ -165,25 +175,26 @@ class SurfaceWriter:
         """At least 0, and finite where v is."""
         g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
         share = self.surface("var")
-        value = g.mul(self.near(), g.select(g.lt(share, zero), zero, share))
+        value = g.mul(self.near("var"), g.select(g.lt(share, zero), zero, share))
         return value if np.isfinite(self.f.span) else g.select(g.lt(most, value), most, value)
 
     def partials(self) -> dict[str, int]:
         """Each its polynomial times what it grows or vanishes with."""
-        g, r = self.g, self.r
-        level, kinked = bool(np.isfinite(self.f.span)), steps(self.f)
-        square = g.mul(r, r)
+        g, level, kinked = self.g, bool(np.isfinite(self.f.span)), steps(self.f)
+        r = {name: self.at(name).r for name in PARTIALS}
         a, _, a2, _ = lines_of(self.f)
-        slope, middle = self.surface("dmean_dmu"), g.const((mpmath.mpf(a) + a2) / 2)
-        dvar_dvar = self.surface("dvar_dvar")
-        by_mu = g.mul(self.near(), r)
+        middle = g.const((mpmath.mpf(a) + a2) / 2)
+        by_mu = g.mul(self.near("dvar_dmu"), r["dvar_dmu"])
+        by_v = g.mul(r["dvar_dvar"], r["dvar_dvar"]) if level else g.const(1)
+        slope = g.const(1) if kinked else r["dmean_dmu"]
+        bend = r["dmean_dvar"] if kinked else g.mul(r["dmean_dvar"], r["dmean_dvar"])
         if not level and not kinked:
-            by_mu = g.mul(by_mu, r)
+            by_mu = g.mul(by_mu, r["dvar_dmu"])
         return {
-            "dmean_dmu": g.add(slope, middle) if kinked else g.madd(slope, r, middle),
-            "dmean_dvar": g.mul(self.surface("dmean_dvar"), r if kinked else square),
+            "dmean_dmu": g.madd(self.surface("dmean_dmu"), slope, middle),
+            "dmean_dvar": g.mul(self.surface("dmean_dvar"), bend),
             "dvar_dmu": g.mul(self.surface("dvar_dmu"), by_mu),
-            "dvar_dvar": g.mul(dvar_dvar, square) if level else dvar_dvar,
+            "dvar_dvar": g.mul(self.surface("dvar_dvar"), by_v),
         }
 
     def write(self, outputs: tuple[str, ...]) -> None:
@@ -210,7 +221,7 @@ def levels(f: Activation) -> tuple[float | None, float | None]:
 
 
 def build_surface_graph(
-    f: Activation, surfaces: Surfaces, outputs: tuple[str, ...]
+    f: Activation, surfaces: Mapping[str, Surface], outputs: tuple[str, ...]
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials of one variable fitted for it."""
     writer = SurfaceWriter(f, surfaces)

@@ -15,7 +15,7 @@ For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surface import Surfaces, find_surfaces
+from momentgen.compiler.stabilise.surface import Surface, find_surfaces
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
@@ -235,12 +235,13 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     fine = find_atoms(f, _FINE, switch, _TERMS)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
-    surfaces: dict[str, Surfaces] = {}
+    surfaces: dict[str, Mapping[str, Surface]] = {}
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
         surfaces[name] = find_surfaces(f, truth, outputs)
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs)
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
+    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     yield Stable(
         variant="exact",
         truth=truth,
@@ -259,7 +260,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             "atoms_float64": _atom_facts(fine),
         },
         doc=(
-            f"polynomials in mean/w and 1/w, w² = v + c, of {surfaces['forward'].terms} terms in all; in float64 a sum "
+            f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum "
             f"of atoms of {len(fine.atoms.taus)} variances, and below v = {switch:.4g} the Hermite expansion of the "
             "variance"
         ),
@@ -281,10 +282,17 @@ def _facts(f: Activation) -> dict[str, Any]:
     return {"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre}
 
 
-def _surface_facts(found: Surfaces) -> dict[str, Any]:
-    frame = found.frame
-    outputs = {name: {"terms": s.fit.terms, "error_over_allowed": _digits(s.fit.error)} for name, s in found.of.items()}
-    return {"c": frame.c, "bend": frame.bend, "reach": frame.reach, **outputs}
+def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
+    return {
+        name: {
+            "c": surface.frame.c,
+            "bend": surface.frame.bend,
+            "reach": surface.frame.reach,
+            "terms": surface.fit.terms,
+            "error_over_allowed": _digits(surface.fit.error),
+        }
+        for name, surface in found.items()
+    }
 
 
 def _atom_facts(found: Found) -> dict[str, Any]:
