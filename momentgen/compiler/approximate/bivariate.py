@@ -22,12 +22,13 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.approximate.atoms import least_squares
 
-__all__ = ["Bivariate", "BivariateTarget", "fit_bivariate", "nodes", "terms_needed"]
+__all__ = ["Bivariate", "BivariateTarget", "columns", "fit_bivariate", "rows", "terms_needed"]
 
 F64 = npt.NDArray[np.float64]
 Degrees = tuple[int, ...]
 _ROUNDS = 6  # of Lawson's iteration
 _BISECTIONS = 6
+_HOPELESS = 4.0  # reweighting does not make an error so many times smaller
 _LARGEST = 400  # terms; beyond that something else is wanted
 
 
@@ -50,12 +51,27 @@ class Bivariate:
         return sum(len(row) for row in (*self.even, *self.odd))
 
 
-def nodes(count: int) -> F64:
-    """Chebyshev nodes, from high to low.
+def columns(count: int) -> F64:
+    """Points in x: Chebyshev nodes, from high to low, stretched so that the outermost are 1 and -1.
 
-    >>> nodes(2).round(4)
-    array([ 0.7071, -0.7071])
+    >>> columns(3).round(4) + 0.0
+    array([ 1.,  0., -1.])
     """
+    points = _nodes(count)
+    return points / points[0]
+
+
+def rows(count: int) -> F64:
+    """Points in z: Chebyshev nodes, stretched so that the highest is 1; -1 itself is left out.
+
+    >>> bool(rows(20)[-1] > -1), float(rows(20)[0])
+    (True, 1.0)
+    """
+    points = _nodes(count)
+    return 2 * (1 + points) / (1 + points[0]) - 1
+
+
+def _nodes(count: int) -> F64:
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
@@ -81,7 +97,7 @@ def _degrees(sizes: F64, threshold: float, parity: int) -> Degrees:
 
 @dataclass(frozen=True, eq=False)
 class BivariateTarget:
-    """What is to be fitted, at ``nodes`` x ``nodes``, both from high to low.
+    """What is to be fitted, at ``rows`` x ``columns``.
 
     Attributes:
         values: shape (z, x), an even number of columns.
@@ -103,7 +119,7 @@ class BivariateTarget:
 
     @property
     def sizes(self) -> tuple[F64, F64]:
-        """Chebyshev coefficients of both parts over the error allowed, at the most."""
+        """Chebyshev coefficients of both parts over the error allowed, about, at the most."""
         even, odd = (np.abs(_coefficients(values)) * weight.max() for values, weight in self.parts)
         return even, odd
 
@@ -116,7 +132,7 @@ def terms_needed(target: BivariateTarget) -> int:
 def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
     """The polynomial with the fewest terms found whose weighted error is within 1; None if it would take too many.
 
-    >>> x, z, one = nodes(12)[None, :], nodes(8)[:, None], np.ones(8)
+    >>> x, z, one = columns(12)[None, :], rows(8)[:, None], np.ones(8)
     >>> fit_bivariate(BivariateTarget(x * z + 3, 1e6 * one, (one, one))).even
     ((3.0,),)
     """
@@ -145,11 +161,12 @@ def _fit(values: F64, weight: F64, degrees: Degrees, parity: int) -> tuple[list[
     wanted = (values * weight[:, None]).ravel()
     if not degrees:
         return [], wanted.reshape(values.shape)
-    rows, columns = values.shape
-    angle = np.pi * (np.arange(columns) + 0.5) / (2 * columns)
-    in_z = [np.cos(j * np.pi * (np.arange(rows) + 0.5) / rows) * weight for j in range(len(degrees))]
-    in_x = [np.cos((2 * i + parity) * angle) for i in range(max(degrees))]
-    matrix = np.stack([(a[:, None] * in_x[i]).ravel() for a, n in zip(in_z, degrees, strict=True) for i in range(n)], 1)
+    count, half = values.shape
+    in_z, in_x = np.arccos(np.clip(rows(count), -1, 1)), np.arccos(columns(2 * half)[:half])
+    by_row = [np.cos(j * in_z) * weight for j in range(len(degrees))]
+    by_column = [np.cos((2 * i + parity) * in_x) for i in range(max(degrees))]
+    pairs = [(a, by_column[i]) for a, n in zip(by_row, degrees, strict=True) for i in range(n)]
+    matrix = np.stack([(a[:, None] * b).ravel() for a, b in pairs], 1)
     importance = np.ones(len(wanted))
     best = math.inf, np.zeros(matrix.shape[1]), wanted
     for _ in range(_ROUNDS):
@@ -159,7 +176,7 @@ def _fit(values: F64, weight: F64, degrees: Degrees, parity: int) -> tuple[list[
         largest = float(np.abs(error).max())
         if largest < best[0]:
             best = largest, solution, error
-        if largest == 0.0:
+        if largest == 0.0 or largest > _HOPELESS:
             break
         importance = importance * (np.abs(error) / largest + 1e-2)
         importance /= importance.mean()
@@ -167,21 +184,21 @@ def _fit(values: F64, weight: F64, degrees: Degrees, parity: int) -> tuple[list[
     return np.split(solution, np.cumsum(degrees)[:-1]), error.reshape(values.shape)
 
 
-def _powers(rows: list[F64], parity: int) -> tuple[tuple[float, ...], ...]:
+def _powers(series_of: list[F64], parity: int) -> tuple[tuple[float, ...], ...]:
     """Chebyshev series in x and z of a parity in x -> powers of y and z, an odd one's factor x taken out."""
-    if not rows:
+    if not series_of:
         return ()
-    table = np.zeros((len(rows), len(rows[0])))
-    for j, row in enumerate(rows):
+    most = len(series_of[0])
+    table = []
+    for row in series_of:
         # T_2n(x) = T_n(y); T_2n+1(x) = x (2 T_n(y) - 2 T_n-1(y) + ... ± 1)
-        series = row.copy()
+        series = row
         if parity:
             series = np.array([2 * sum((-1) ** (n - i) * row[n] for n in range(i, len(row))) for i in range(len(row))])
             series[0] /= 2
-        table[j, : len(row)] = chebyshev.cheb2poly(series) if len(series) > 1 else series
-    counts = [len(row) for row in rows]
-    mixed = np.array([_padded(chebyshev.cheb2poly(column), len(rows)) for column in table.T]).T
-    return tuple(tuple(float(c) for c in mixed[j, : counts[j]]) for j in range(len(rows)))
+        table.append(_padded(chebyshev.cheb2poly(series), most))
+    mixed = np.array([_padded(chebyshev.cheb2poly(column), len(series_of)) for column in np.array(table).T]).T
+    return tuple(tuple(float(c) for c in powers[: len(row)]) for powers, row in zip(mixed, series_of, strict=True))
 
 
 def _padded(row: npt.NDArray[np.floating[Any]], count: int) -> F64:

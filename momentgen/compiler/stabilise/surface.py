@@ -25,7 +25,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.approximate.bivariate import Bivariate, BivariateTarget, fit_bivariate, nodes, terms_needed
+from momentgen.compiler.approximate.bivariate import (
+    Bivariate,
+    BivariateTarget,
+    columns,
+    fit_bivariate,
+    rows,
+    terms_needed,
+)
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
@@ -34,9 +41,9 @@ from momentgen.errors import BuildError
 __all__ = ["Frame", "Surface", "find_surfaces", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
-_ROWS, _COLUMNS = 24, 72
+_ROWS, _COLUMNS = 20, 60
 _SHARE = 0.7  # of the tolerance; the rest is for rounding, and for what lies beyond the reach
-_WIDTHS, _BENDS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
+_WIDTHS, _BENDS = (1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
@@ -78,10 +85,10 @@ class _Targets:
 
     def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth) -> None:
         self.f, self.frame = f, frame
-        z = (1 + nodes(_ROWS)) / 2
+        z = (1 + rows(_ROWS)) / 2
         share = z if squared else z * z  # c/(v + c)
         self.v = np.maximum(frame.c * (1 / share - 1), 1e-7 * frame.c)[:, None]
-        s = nodes(_COLUMNS)[None, :] * frame.largest
+        s = columns(_COLUMNS)[None, :] * frame.largest
         t = frame.bend * s / np.sqrt(1 - s * s)
         self.w = np.sqrt(self.v + frame.c)
         self.u = t * self.w
