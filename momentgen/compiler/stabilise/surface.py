@@ -41,8 +41,8 @@ from momentgen.errors import BuildError
 __all__ = ["Frame", "Surface", "find_surfaces", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
-_ROWS, _COLUMNS = 20, 60
-_SHARE = 0.7  # of the tolerance; the rest is for rounding, and for what lies beyond the reach
+_ROWS, _COLUMNS = 24, 72
+_SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
 _WIDTHS, _BENDS = (1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
@@ -171,8 +171,8 @@ def _ends(f: Activation) -> float:
         jet = f.jet(f.centre + sign * u, 2)
         if line is None:
             raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > 0.25 * MEAN
-        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > 0.25 * VARIANCE * f.lipschitz**2
+        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > _END * MEAN
+        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > _END * VARIANCE * f.lipschitz**2
         end = max(end, *(float(u[mask].max()) for mask in (value, slope) if mask.any()))
     return end
 

@@ -12,11 +12,13 @@ from functools import lru_cache
 
 import mpmath
 import numpy as np
+import sympy as sp
 
 from momentgen.compiler.approximate import J, Polynomial, remez
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
+from momentgen.compiler.stabilise.point import PointWriter
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
 from momentgen.errors import BuildError
@@ -85,10 +87,11 @@ class SurfaceWriter:
     Args:
         f: the activation.
         surfaces: its polynomials.
+        point: f as an expression, written for v = 0; None where it has no form for that.
     """
 
-    def __init__(self, f: Activation, surfaces: Mapping[str, Surface]) -> None:
-        self.f, self.surfaces = f, surfaces
+    def __init__(self, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None) -> None:
+        self.f, self.surfaces, self.point = f, surfaces, point
         self.g = g = Graph(("mean", "var"))
         self.fits: list[Polynomial] = []
         self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
@@ -171,11 +174,20 @@ class SurfaceWriter:
             value = g.select(g.lt(g.const(high), value), g.const(high), value)
         return value
 
+    def at_zero(self, mean: int) -> int:
+        """At v = 0 f(mu) itself, where f has a form for it."""
+        if self.point is None:
+            return mean
+        writer = PointWriter(self.g, self.g.input("mean"))
+        value = writer.node(self.point)
+        self.fits += writer.fits
+        return self.g.select(self.g.eq(self.v, self.g.const(0)), value, mean)
+
     def variance(self) -> int:
         """At least 0, and finite where v is."""
         g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
-        share = self.surface("var")
-        value = g.mul(self.near("var"), g.select(g.lt(share, zero), zero, share))
+        value = g.mul(self.near("var"), self.surface("var"))
+        value = g.select(g.lt(value, zero), zero, value)
         return value if np.isfinite(self.f.span) else g.select(g.lt(most, value), most, value)
 
     def partials(self) -> dict[str, int]:
@@ -200,7 +212,7 @@ class SurfaceWriter:
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
         if outputs == OUTPUTS:
-            self.g.output("mean", self.held(self.mean()))
+            self.g.output("mean", self.at_zero(self.held(self.mean())))
             self.g.output("var", self.variance())
             return
         values = self.partials()
@@ -221,9 +233,9 @@ def levels(f: Activation) -> tuple[float | None, float | None]:
 
 
 def build_surface_graph(
-    f: Activation, surfaces: Mapping[str, Surface], outputs: tuple[str, ...]
+    f: Activation, surfaces: Mapping[str, Surface], outputs: tuple[str, ...], point: sp.Expr | None = None
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials of one variable fitted for it."""
-    writer = SurfaceWriter(f, surfaces)
+    writer = SurfaceWriter(f, surfaces, point)
     writer.write(outputs)
     return writer.g, tuple(writer.fits)

@@ -28,6 +28,7 @@ from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
+from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, find_surfaces
@@ -48,6 +49,7 @@ _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within 
 _PROMISING = 4.0
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
+_POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 _SWITCH_TERMS, _TERMS = 6, 8  # of the local form: what the switch is chosen for, and what there are
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
@@ -233,6 +235,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
+    point = rule.f if has_point_form(rule.f) else None
     switch, _ = find_switch(f, _SWITCH_TERMS)
     fine = find_atoms(f, _FINE, switch, _TERMS)
     graphs: dict[str, Any] = {}
@@ -240,7 +243,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     surfaces: dict[str, Mapping[str, Surface]] = {}
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
         surfaces[name] = find_surfaces(f, truth, outputs)
-        graphs[name], made = build_surface_graph(f, surfaces[name], outputs)
+        graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
@@ -251,7 +254,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         goal=1.0,
         aim=0.9,
         unit="tolerance",
-        slack=MEAN,
+        slack=MEAN if point is None else _POINT,
         rigorous=BallTruth(f),
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
