@@ -1,6 +1,8 @@
 r"""Smooth activations that follow a line on either side: sigmoid, tanh, softplus, SiLU, GELU, Mish and their like.
 
-The surrogate is a sum of atoms, found from f alone.  What decides, and how:
+In float32 all outputs are polynomials of two variables (:mod:`momentgen.compiler.stabilise.surface`): 1e-6 of a mean
+takes some hundred terms, a quarter of what a sum of atoms takes.  In float64, and above v* where f has kinks
+(:mod:`momentgen.compiler.stabilise.piecewise`), the surrogate is a sum of atoms, found from f alone.  What decides:
 
 1. the switch v* and the number of terms of the local form: the largest v at which the terms left out are below 1e-6 of
    the variance's scale, by quadrature;
@@ -9,13 +11,13 @@ The surrogate is a sum of atoms, found from f alone.  What decides, and how:
 3. double-floats: as for every rule, by measured ablation in :mod:`momentgen.compiler.ablate`.
 
 For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= min(sup|f - g|, sqrt v sup|f' - g'|)
-(Minkowski, Poincaré), so that the errors of the fit bound those of the moments.
+(Minkowski, Poincaré), so that the errors of a fit by atoms bound those of the moments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +28,12 @@ from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
+from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum, build_graph
+from momentgen.compiler.stabilise.surface import Surface, find_surfaces
+from momentgen.compiler.stabilise.surface_graph import build_surface_graph
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
@@ -38,14 +43,14 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
-#: (variances, highest order), cheap first
-_CHOICES = ((3, 6), (4, 4), (4, 5), (4, 6), (5, 4), (5, 5), (5, 6), (6, 5), (6, 6), (7, 6), (8, 6))
+#: (variances, highest order)
 _FINE = ((9, 6),)
 _ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
 _PROMISING = 4.0
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
-_HOPELESS = 4.0  # the fit's errors alone would take up most of the tolerance
+_POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
+_SWITCH_TERMS, _TERMS = 6, 8  # of the local form: what the switch is chosen for, and what there are
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
 #: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
@@ -247,22 +252,18 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
-    terms = 6
-    switch, left_out = find_switch(f, terms)
-    found = find_atoms(f, _CHOICES, switch, terms)
-    if found.share > _HOPELESS:
-        cause = (
-            f"the best sum of {len(found.atoms.taus)} atoms found misses what is allowed to it {found.share:.3g}-fold"
-        )
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
-    # More atoms are not always better: what is there already stays where they are not.
-    fine = min(found, find_atoms(f, _FINE, switch, 8), key=lambda one: one.share)
+    point = rule.f if has_point_form(rule.f) else None
+    switch, _ = find_switch(f, _SWITCH_TERMS)
+    fine = find_atoms(f, _FINE, switch, _TERMS)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
-    for suffix, atoms, precision in (("", found.atoms, FLOAT32), ("64", fine.atoms, FLOAT64)):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = build_graph(atoms, precision, outputs)
-            fits += made if not suffix else ()
+    surfaces: dict[str, Mapping[str, Surface]] = {}
+    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+        surfaces[name] = find_surfaces(f, truth, outputs)
+        graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
+        fits += made
+        graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
+    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     yield Stable(
         variant="exact",
         truth=truth,
@@ -270,29 +271,49 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         goal=1.0,
         aim=0.9,
         unit="tolerance",
-        slack=MEAN,
+        slack=MEAN if point is None else _POINT,
         rigorous=BallTruth(f),
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
-        facts={**facts_of(f, found, fine), "local_terms": terms, "local_form_leaves_out": _digits(left_out)},
+        facts={
+            **_facts(f),
+            "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
+            "switch_float64": switch,
+            "atoms_float64": _atom_facts(fine),
+        },
         doc=(
-            f"a sum of atoms of {len(found.atoms.taus)} variances; below v = {switch:.4g} the Hermite expansion of "
-            f"the variance, {terms} terms"
+            f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum "
+            f"of atoms of {len(fine.atoms.taus)} variances, and below v = {switch:.4g} the Hermite expansion of the "
+            "variance"
         ),
         **graphs,
     )
 
 
 def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
-    """What the certificate says of the function and its surrogates."""
+    """What the certificate says of a function with kinks and its surrogates."""
     return {
-        "lipschitz": f.lipschitz,
-        "range": f.span,
-        "length": f.length,
-        "centre": f.centre,
+        **_facts(f),
         "switch": found.atoms.switch,
         "atoms": _atom_facts(found),
         "atoms_float64": _atom_facts(fine),
+    }
+
+
+def _facts(f: Activation) -> dict[str, Any]:
+    return {"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre}
+
+
+def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
+    return {
+        name: {
+            "c": surface.frame.c,
+            "bend": surface.frame.bend,
+            "reach": surface.frame.reach,
+            "terms": surface.fit.terms,
+            "error_over_allowed": _digits(surface.fit.error),
+        }
+        for name, surface in found.items()
     }
 
 
