@@ -226,7 +226,10 @@ def measure_at(
     at: Points,
     measured: Measured,
 ) -> Measured:
-    """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss it."""
+    """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss the goal.
+
+    The points come from runs over all inputs, which do not understate: they may take all of the goal.
+    """
     if not at[0].size:
         return Measured(measured.bounds, measured.points, ())
     points = _kept(sampler_of(stable.forward.inputs), at)
@@ -238,7 +241,7 @@ def measure_at(
         for name, bound in measured.bounds.items():
             error = stable.measure(name, computed[name], exact[name], *points)
             bound.update(error, computed[name], exact[name], points, setting)
-            missed |= error > stable.accepted
+            missed |= error > stable.goal
         if missed.any():
             hard.append((setting, _at(points, missed)))
     return Measured(measured.bounds, measured.points + points[0].size * len(stable.settings), tuple(hard))
