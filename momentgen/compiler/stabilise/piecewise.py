@@ -30,7 +30,7 @@ from momentgen.symbols import x
 __all__ = ["applies", "branches_of", "stable_variants"]
 
 _CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
-_FINE = ((8, 8),)
+_FINE = (((5, 6),), ((6, 6),), ((8, 8),))  # for float64: the one that is best also beyond the points of the fit
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
@@ -125,6 +125,22 @@ def _local_error(f: Activation, branches: Branches, switch: float, measure: Mome
     return worst
 
 
+def _global_error(
+    f: Activation, found: Found, branches: Branches, switch: float, measure: MomentsMeasure, truth: Any
+) -> float:
+    """The global form's largest error in float64 from the switch on, far out too, over the tolerance."""
+    sigma = np.sqrt(switch * np.array([1.001, 2.0, 8.0, 100.0]))
+    mean = (
+        (f.centre + np.linspace(-1, 1, 61)[:, None] * (f.reach + 12 * f.length + 4 * sigma)).ravel().astype(np.float32)
+    )
+    var = np.tile(sigma**2, 61).astype(np.float32)
+    exact = truth(mean, var, {})
+    graph, _ = build_piecewise(found.atoms, branches, FLOAT64, OUTPUTS)
+    values = evaluate_float64(graph, {"mean": mean, "var": var})
+    errors = [measure(name, values[i], exact[name], mean, var).max() for name, i in graph.outputs.items()]
+    return float(max(errors))
+
+
 def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any) -> tuple[Found, Branches, float]:
     """The largest switch that both forms serve.
 
@@ -167,9 +183,10 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     measure = measure_for(f, truth)
     found, branches, local = _choose(f, rule.f, measure, truth)
     switch = found.atoms.switch
-    fine = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _FINE, switch, 0, start=switch)
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
+    candidates = [found] + [find_atoms(f, choice, switch, 0, start=switch) for choice in _FINE if not _is_one_kink(f)]
+    fine = min(candidates, key=lambda one: _global_error(f, one, more, switch, measure, truth))
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     for suffix, one, parts, precision in (("", found, branches, FLOAT32), ("64", fine, more, FLOAT64)):
