@@ -34,12 +34,14 @@ from .product import product as product
 from .relu import relu as relu
 from .relu6 import relu6 as relu6
 from .rrelu import rrelu as rrelu
+from .selu import selu as selu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
 from .sin import sin as sin
 from .softmax import softmax as softmax
 from .softplus import softplus as softplus
 from .softshrink import softshrink as softshrink
+from .softsign import softsign as softsign
 from .square import square as square
 from .tanh import tanh as tanh
 from .tanhshrink import tanhshrink as tanhshrink
@@ -75,12 +77,14 @@ __all__ = [
     "relu",
     "relu6",
     "rrelu",
+    "selu",
     "sigmoid",
     "silu",
     "sin",
     "softmax",
     "softplus",
     "softshrink",
+    "softsign",
     "square",
     "tanh",
     "tanhshrink",

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from momentgen.build import default_output
 from momentgen.built import Built, CommittedKernel, check_source, read_built
 from momentgen.compiler.derive import derive, derive_joint
-from momentgen.compiler.points import Points, near_points, seed_of
+from momentgen.compiler.points import Points, near_points, points_at, seed_of
 from momentgen.compiler.sampling import Sampler, joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import MomentgenError, RuleError
@@ -261,6 +261,7 @@ def _points(built: Built, stable: Stable, setting: Mapping[str, float], points: 
     groups: list[Points] = [tuple(array[chosen] for array in finite), known]
     if built.is_univariate:
         groups.append(near_points(tuple(stable.focus(setting)), points // 4, own))
+        groups.append(points_at(tuple(stable.places(setting)), points // 4, own))
     return _kept(sampler, joined(groups))
 
 

@@ -5,16 +5,16 @@
 //
 // rule digest  cfe337d67c05046431a3543f97529899e63316c7780986ee182da337b7935984
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   relu_tight_forward 260, relu_tight_backward 329
+// operations   relu_tight_forward 260, relu_tight_backward 328
 //
 // Certificate:
-//   mean        1.11 ulp, worst at mean = 0.175449595, var = 0.980717063
-//   var         1.7 ulp, worst at mean = 15265.9463, var = 3.10310662e+15
+//   mean        1.12 ulp, worst at mean = 13425.4541, var = 3.72333798e+09
+//   var         1.81 ulp, worst at mean = -1.23549859e-09, var = 5.14310296e-12
 //   dmean_dmu   1.37 ulp, worst at mean = -0.0121939518, var = 1
 //   dmean_dvar  1.52 ulp, worst at mean = 9.16485977, var = 0.981717408
-//   dvar_dmu    1.8 ulp, worst at mean = 2.44614788e-12, var = 2.78739161e-19
-//   dvar_dvar   1.76 ulp, worst at mean = -6.17153984e-12, var = 6.3886575e-18
-//   against exact values at 17035 points over all of float32; details in tight.json
+//   dvar_dmu    1.63 ulp, worst at mean = 146.059891, var = 6.49248922e+09
+//   dvar_dvar   1.77 ulp, worst at mean = -1.23554722e-09, var = 5.14306653e-12
+//   against exact values at 17034 points over all of float32; details in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -41,7 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void relu_tight_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+static inline __attribute__((always_inline)) void relu_tight_forward_element(float mean, float var,
+                                                                             float *restrict out_mean,
+                                                                             float *restrict out_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
@@ -357,8 +359,10 @@ void relu_tight_forward(int64_t n, const float *restrict mean, const float *rest
     }
 }
 
-static inline void relu_tight_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                               float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void relu_tight_backward_element(float mean, float var, float grad_mean,
+                                                                              float grad_var,
+                                                                              float *restrict out_grad_mean,
+                                                                              float *restrict out_grad_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
@@ -519,218 +523,217 @@ static inline void relu_tight_backward_element(float mean, float var, float grad
     const float t128 = __builtin_fmaf(t125, t126, t127);
     const float t129 = t114 * t128;
     const float t130 = __builtin_fmaf(t104, t129, t118);
-    const float t131 = t115 + t130;
-    const float t132 = 2.0f * t131;
-    const float t133 = 2.0f * t66;
-    const float t134 = t16 * t115;
-    const float t135 = t133 + t134;  // Mills ratio/sqrt(2 pi)
-    const float t136 = t135 * t132;
-    const float t137 = -t136;
-    const float t138 = __builtin_fmaf(t135, t132, t137);
-    const float t139 = t135 - t134;
-    const float t140 = t135 - t139;
-    const float t141 = t134 - t140;
-    const float t142 = t133 - t139;
-    const float t143 = t141 + t142;
-    const float t144 = -t134;
-    const float t145 = __builtin_fmaf(t16, t115, t144);
-    const float t146 = t143 + t145;
-    const float t147 = __builtin_fmaf(t84, t115, t146);
-    const float t148 = __builtin_fmaf(t16, t130, t147);
-    const float t149 = 2.0f * t99;
-    const float t150 = t149 + t148;
-    const float t151 = __builtin_fmaf(t150, t132, t138);
-    const float t152 = t16 * (-0.5f);
-    const float t153 = t16 * t152;
+    const float t131 = 2.0f * t130;
+    const float t132 = 2.0f * t66;
+    const float t133 = t16 * t115;
+    const float t134 = t132 + t133;  // Mills ratio/sqrt(2 pi)
+    const float t135 = t134 - t133;
+    const float t136 = t134 - t135;
+    const float t137 = t133 - t136;
+    const float t138 = t132 - t135;
+    const float t139 = t137 + t138;
+    const float t140 = -t133;
+    const float t141 = __builtin_fmaf(t16, t115, t140);
+    const float t142 = t139 + t141;
+    const float t143 = __builtin_fmaf(t84, t115, t142);
+    const float t144 = __builtin_fmaf(t16, t130, t143);
+    const float t145 = 2.0f * t99;
+    const float t146 = t145 + t144;
+    const float t147 = 2.0f * t115;
+    const float t148 = t134 * t147;
+    const float t149 = -t148;
+    const float t150 = __builtin_fmaf(t134, t147, t149);
+    const float t151 = __builtin_fmaf(t146, t147, t150);
+    const float t152 = __builtin_fmaf(t134, t131, t151);
+    const float t153 = t16 * (-0.5f);
+    const float t154 = t16 * t153;
     const float c28 = 0x1.715476p+0f;  // 1.44269502
     const float c29 = 0x1.8p+23f;  // 12582912
-    const float t154 = __builtin_fmaf(t153, c28, c29);
-    const float t155 = t154 - c29;
+    const float t155 = __builtin_fmaf(t154, c28, c29);
+    const float t156 = t155 - c29;
     const float c30 = -0x1.62e4p-1f;  // -0.693145752
-    const float t156 = __builtin_fmaf(t155, c30, t153);
-    const float t157 = -t153;
-    const float t158 = __builtin_fmaf(t16, t152, t157);
-    const float t159 = -t16;
-    const float t160 = __builtin_fmaf(t84, t159, t158);
+    const float t157 = __builtin_fmaf(t156, c30, t154);
+    const float t158 = -t154;
+    const float t159 = __builtin_fmaf(t16, t153, t158);
+    const float t160 = -t16;
+    const float t161 = __builtin_fmaf(t84, t160, t159);
     const float c31 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t161 = __builtin_fmaf(t155, c31, t160);
-    const float t162 = t156 + t161;
+    const float t162 = __builtin_fmaf(t156, c31, t161);
+    const float t163 = t157 + t162;
     const float c32 = 0x1.6a21acp-10f;  // 0.00138142216
     const float c33 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t163 = __builtin_fmaf(t162, c32, c33);
+    const float t164 = __builtin_fmaf(t163, c32, c33);
     const float c34 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t164 = __builtin_fmaf(t162, t163, c34);
+    const float t165 = __builtin_fmaf(t163, t164, c34);
     const float c35 = 0x1.55549p-3f;  // 0.166665196
-    const float t165 = __builtin_fmaf(t162, t164, c35);
+    const float t166 = __builtin_fmaf(t163, t165, c35);
     const float c36 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t166 = __builtin_fmaf(t162, t165, c36);
-    const float t167 = t162 * t162;
-    const float t168 = t156 - t162;
-    const float t169 = t161 + t168;
-    const float t170 = 1.0f + t162;
-    const float t171 = t169 * t170;
-    const float t172 = __builtin_fmaf(t166, t167, t171);
-    const float t173 = t170 - 1.0f;
-    const float t174 = t162 - t173;
-    const float t175 = t174 + t172;
-    const float t176 = t170 + t175;  // exp(-t^2/2), mantissa
-    const uint32_t t177 = as_bits(t154);
-    const uint32_t t178 = (uint32_t)((int32_t)t177 >> 1u);
-    const uint32_t t179 = t178 + 127u;
-    const uint32_t t180 = t179 << 23u;
-    const float t181 = as_float(t180);
-    const uint32_t t182 = t177 + 1u;
-    const uint32_t t183 = (uint32_t)((int32_t)t182 >> 1u);
-    const uint32_t t184 = 127u + t183;
-    const uint32_t t185 = t184 << 23u;
-    const float t186 = as_float(t185);
-    const float t187 = t181 * t186;
-    const float t188 = t176 * t187;
-    const float t189 = t136 * t188;
-    const float t190 = -t189;
-    const float t191 = __builtin_fmaf(t136, t188, t190);
-    const float t192 = __builtin_fmaf(t151, t188, t191);
-    const float t193 = t176 - t170;
-    const float t194 = t175 - t193;
-    const float t195 = t194 * t187;
-    const float t196 = __builtin_fmaf(t136, t195, t192);
-    const float t197 = t101 * t135;
-    const float t198 = t189 + t197;
-    const float t199 = t198 - t197;
-    const float t200 = t198 - t199;
-    const float t201 = t197 - t200;
-    const float t202 = t189 - t199;
-    const float t203 = t201 + t202;
-    const float t204 = -t197;
-    const float t205 = __builtin_fmaf(t101, t135, t204);
-    const float t206 = t203 + t205;
-    const float t207 = __builtin_fmaf(t101, t150, t206);
-    const float t208 = t196 + t207;
-    const float t209 = t137 * t188;
-    const float t210 = -t209;
-    const float t211 = __builtin_fmaf(t137, t188, t210);
-    const float t212 = __builtin_fmaf(t137, t195, t211);
-    const float t213 = -t151;
-    const float t214 = __builtin_fmaf(t188, t213, t212);
-    const float t215 = 2.0f * t115;
-    const float t216 = t209 + t215;
-    const float t217 = t216 - t215;
-    const float t218 = t209 - t217;
-    const float t219 = __builtin_fmaf(2.0f, t130, t218);
-    const float t220 = t214 + t219;
-    const _Bool t221 = mean < 0.0f;
-    const float t222 = t221 ? t220 : t208;
-    const float t223 = t221 ? t216 : t198;
-    const float t224 = t176 * t223;
-    const float t225 = -t224;
-    const float t226 = __builtin_fmaf(t176, t223, t225);
-    const float t227 = __builtin_fmaf(t176, t222, t226);
-    const float t228 = __builtin_fmaf(t194, t223, t227);
-    const float t229 = t0 ? 256.0f : 1.0f;
+    const float t167 = __builtin_fmaf(t163, t166, c36);
+    const float t168 = t163 * t163;
+    const float t169 = __builtin_fmaf(t167, t168, t163);
+    const float t170 = 1.0f + t169;  // exp(-t^2/2), mantissa
+    const uint32_t t171 = as_bits(t155);
+    const uint32_t t172 = (uint32_t)((int32_t)t171 >> 1u);
+    const uint32_t t173 = t172 + 127u;
+    const uint32_t t174 = t173 << 23u;
+    const float t175 = as_float(t174);
+    const uint32_t t176 = t171 + 1u;
+    const uint32_t t177 = (uint32_t)((int32_t)t176 >> 1u);
+    const uint32_t t178 = 127u + t177;
+    const uint32_t t179 = t178 << 23u;
+    const float t180 = as_float(t179);
+    const float t181 = t175 * t180;
+    const float t182 = t170 * t181;
+    const float t183 = t148 * t182;
+    const float t184 = -t183;
+    const float t185 = __builtin_fmaf(t148, t182, t184);
+    const float t186 = __builtin_fmaf(t152, t182, t185);
+    const float t187 = t101 * t134;
+    const float t188 = t183 + t187;
+    const float t189 = t188 - t187;
+    const float t190 = t188 - t189;
+    const float t191 = t187 - t190;
+    const float t192 = t183 - t189;
+    const float t193 = t191 + t192;
+    const float t194 = -t187;
+    const float t195 = __builtin_fmaf(t101, t134, t194);
+    const float t196 = t193 + t195;
+    const float t197 = __builtin_fmaf(t101, t146, t196);
+    const float t198 = t186 + t197;
+    const float t199 = -t152;
+    const float t200 = t149 * t182;
+    const float t201 = -t200;
+    const float t202 = __builtin_fmaf(t149, t182, t201);
+    const float t203 = __builtin_fmaf(t182, t199, t202);
+    const float t204 = t147 + t200;
+    const float t205 = t204 - t147;
+    const float t206 = t200 - t205;
+    const float t207 = __builtin_fmaf(2.0f, t130, t206);
+    const float t208 = t203 + t207;
+    const _Bool t209 = mean < 0.0f;
+    const float t210 = t209 ? t208 : t198;
+    const float t211 = t157 - t163;
+    const float t212 = t162 + t211;
+    const float t213 = 1.0f + t163;
+    const float t214 = t212 * t213;
+    const float t215 = __builtin_fmaf(t167, t168, t214);
+    const float t216 = t213 - 1.0f;
+    const float t217 = t163 - t216;
+    const float t218 = t217 + t215;
+    const float t219 = t213 + t218;
+    const float t220 = t209 ? t204 : t188;
+    const float t221 = t219 * t220;
+    const float t222 = -t221;
+    const float t223 = __builtin_fmaf(t219, t220, t222);
+    const float t224 = __builtin_fmaf(t219, t210, t223);
+    const float t225 = t219 - t213;
+    const float t226 = t218 - t225;
+    const float t227 = __builtin_fmaf(t226, t220, t224);
+    const float t228 = t0 ? 256.0f : 1.0f;
     const float c37 = 0x1p-48f;  // 2^-48
-    const float t230 = t2 ? c37 : t229;
-    const float t231 = t230 * t12;
-    const float t232 = t6 ? 0.0f : t231;
-    const float t233 = t232 * t224;
-    const float t234 = -t233;
-    const float t235 = __builtin_fmaf(t232, t224, t234);
-    const float t236 = t230 * t79;
-    const float t237 = t6 ? 0.0f : t236;
-    const float t238 = __builtin_fmaf(t237, t224, t235);
-    const float t239 = __builtin_fmaf(t232, t228, t238);
-    const float t240 = t233 + t239;
-    const float t241 = t181 * t240;
-    const float t242 = t186 * t241;
-    const float t243 = t135 + t150;
-    const float t244 = -t243;
-    const float t245 = t221 ? t135 : t244;
-    const float t246 = t176 * t245;
-    const float t247 = -t246;
-    const float t248 = __builtin_fmaf(t176, t245, t247);
-    const float t249 = t221 ? t150 : 0.0f;
-    const float t250 = __builtin_fmaf(t176, t249, t248);
-    const float t251 = __builtin_fmaf(t194, t245, t250);
-    const float t252 = t246 + t251;
-    const float t253 = t181 * t252;
-    const float t254 = t186 * t253;
-    const float t255 = t221 ? 0.0f : 1.0f;
-    const float t256 = t255 + t254;
-    const float t257 = t256 * grad_mean;
-    const float t258 = __builtin_fmaf(t242, grad_var, t257);
-    const float t259 = c26 * t131;
-    const float t260 = -t259;
-    const float t261 = t188 * t260;
-    const float t262 = -t261;
-    const float t263 = __builtin_fmaf(t188, t260, t262);
-    const float t264 = __builtin_fmaf(t195, t260, t263);
-    const float t265 = -t100;
-    const float t266 = c26 * t265;
-    const float t267 = t261 + t266;
-    const float t268 = t267 - t266;
-    const float t269 = t267 - t268;
-    const float t270 = t266 - t269;
-    const float t271 = t261 - t268;
-    const float t272 = t270 + t271;
-    const float t273 = -t266;
-    const float t274 = __builtin_fmaf(c26, t265, t273);
+    const float t229 = t2 ? c37 : t228;
+    const float t230 = t229 * t12;
+    const float t231 = t6 ? 0.0f : t230;
+    const float t232 = t231 * t221;
+    const float t233 = -t232;
+    const float t234 = __builtin_fmaf(t231, t221, t233);
+    const float t235 = t229 * t79;
+    const float t236 = t6 ? 0.0f : t235;
+    const float t237 = __builtin_fmaf(t236, t221, t234);
+    const float t238 = __builtin_fmaf(t231, t227, t237);
+    const float t239 = t232 + t238;
+    const float t240 = t175 * t239;
+    const float t241 = t180 * t240;
+    const float t242 = t134 + t146;
+    const float t243 = -t242;
+    const float t244 = t209 ? t134 : t243;
+    const float t245 = t244 * t219;
+    const float t246 = -t245;
+    const float t247 = __builtin_fmaf(t244, t219, t246);
+    const float t248 = t209 ? t146 : 0.0f;
+    const float t249 = __builtin_fmaf(t248, t219, t247);
+    const float t250 = __builtin_fmaf(t244, t226, t249);
+    const float t251 = t245 + t250;
+    const float t252 = t175 * t251;
+    const float t253 = t180 * t252;
+    const float t254 = t209 ? 0.0f : 1.0f;
+    const float t255 = t254 + t253;
+    const float t256 = t255 * grad_mean;
+    const float t257 = __builtin_fmaf(t241, grad_var, t256);
+    const float t258 = c26 * t115;
+    const float t259 = -t258;
+    const float t260 = __builtin_fmaf(c26, t115, t259);
+    const float t261 = __builtin_fmaf(c27, t115, t260);
+    const float t262 = __builtin_fmaf(c26, t130, t261);
+    const float t263 = t258 + t262;
+    const float t264 = -t263;
+    const float t265 = t182 * t264;
+    const float t266 = -t100;
+    const float t267 = c26 * t266;
+    const float t268 = t265 + t267;
+    const float t269 = t268 - t134;
+    const float t270 = t269 - t268;
+    const float t271 = t269 - t270;
+    const float t272 = t268 - t271;
+    const float t273 = -t134;
+    const float t274 = t273 - t270;
     const float t275 = t272 + t274;
-    const float t276 = __builtin_fmaf(c27, t265, t275);
-    const float t277 = t264 + t276;
-    const float t278 = t277 - t150;
-    const float t279 = t267 - t135;
-    const float t280 = t279 - t267;
-    const float t281 = t279 - t280;
-    const float t282 = t267 - t281;
-    const float t283 = -t135;
-    const float t284 = t283 - t280;
-    const float t285 = t282 + t284;
-    const float t286 = t285 + t278;
-    const float t287 = t150 + t264;
-    const float t288 = t135 + t261;
-    const float t289 = t288 - t135;
-    const float t290 = t261 - t289;
-    const float t291 = t290 + t287;
-    const float t292 = t221 ? t291 : t286;
-    const float t293 = t221 ? t288 : t279;
-    const float t294 = t176 * t293;
-    const float t295 = -t294;
-    const float t296 = __builtin_fmaf(t176, t293, t295);
-    const float t297 = __builtin_fmaf(t176, t292, t296);
-    const float t298 = __builtin_fmaf(t194, t293, t297);
-    const float t299 = t181 * t298;
-    const float t300 = t186 * t299;
-    const float t301 = t181 * t294;
-    const float t302 = t186 * t301;
-    const float t303 = t255 + t302;
-    const float t304 = t303 - t255;
-    const float t305 = t302 - t304;
-    const float t306 = t300 + t305;
-    const float t307 = t303 + t306;
+    const float t276 = t268 - t267;
+    const float t277 = t268 - t276;
+    const float t278 = t267 - t277;
+    const float t279 = t265 - t276;
+    const float t280 = t278 + t279;
+    const float t281 = -t267;
+    const float t282 = __builtin_fmaf(c26, t266, t281);
+    const float t283 = t280 + t282;
+    const float t284 = __builtin_fmaf(c27, t266, t283);
+    const float t285 = t284 - t146;
+    const float t286 = t275 + t285;
+    const float t287 = t134 + t265;
+    const float t288 = t287 - t134;
+    const float t289 = t265 - t288;
+    const float t290 = t146 + t289;
+    const float t291 = t209 ? t290 : t286;
+    const float t292 = t209 ? t287 : t269;
+    const float t293 = t219 * t292;
+    const float t294 = -t293;
+    const float t295 = __builtin_fmaf(t219, t292, t294);
+    const float t296 = __builtin_fmaf(t219, t291, t295);
+    const float t297 = __builtin_fmaf(t226, t292, t296);
+    const float t298 = t175 * t297;
+    const float t299 = t180 * t298;
+    const float t300 = t175 * t293;
+    const float t301 = t180 * t300;
+    const float t302 = t254 + t301;
+    const float t303 = t302 - t254;
+    const float t304 = t301 - t303;
+    const float t305 = t299 + t304;
+    const float t306 = t302 + t305;
     const float c38 = 0x1.988454p-3f;  // 0.199471146
-    const float t308 = t176 * c38;
-    const float t309 = -t308;
-    const float t310 = __builtin_fmaf(t176, c38, t309);
+    const float t307 = t219 * c38;
+    const float t308 = -t307;
+    const float t309 = __builtin_fmaf(t219, c38, t308);
     const float c39 = -0x1.857936p-28f;  // -5.66758507e-09
-    const float t311 = __builtin_fmaf(t176, c39, t310);
-    const float t312 = __builtin_fmaf(t194, c38, t311);
-    const float t313 = -t13;
-    const float t314 = __builtin_fmaf(t12, t313, 1.0f);
-    const float t315 = __builtin_fmaf(t79, t313, t314);
-    const float t316 = t13 * t315;
-    const float t317 = t13 + t316;
-    const float t318 = t3 * t317;
-    const float t319 = t6 ? 0.0f : t318;
-    const float t320 = t319 * t308;
-    const float t321 = -t320;
-    const float t322 = __builtin_fmaf(t319, t308, t321);
-    const float t323 = __builtin_fmaf(t319, t312, t322);
-    const float t324 = t320 + t323;
-    const float t325 = t181 * t324;
-    const float t326 = t186 * t325;
-    const float t327 = t326 * grad_mean;
-    const float t328 = __builtin_fmaf(grad_var, t307, t327);
-    *out_grad_mean = t258;
-    *out_grad_var = t328;
+    const float t310 = __builtin_fmaf(t219, c39, t309);
+    const float t311 = __builtin_fmaf(t226, c38, t310);
+    const float t312 = -t13;
+    const float t313 = __builtin_fmaf(t12, t312, 1.0f);
+    const float t314 = __builtin_fmaf(t79, t312, t313);
+    const float t315 = t13 * t314;
+    const float t316 = t13 + t315;
+    const float t317 = t3 * t316;
+    const float t318 = t6 ? 0.0f : t317;
+    const float t319 = t318 * t307;
+    const float t320 = -t319;
+    const float t321 = __builtin_fmaf(t318, t307, t320);
+    const float t322 = __builtin_fmaf(t318, t311, t321);
+    const float t323 = t319 + t322;
+    const float t324 = t175 * t323;
+    const float t325 = t180 * t324;
+    const float t326 = t325 * grad_mean;
+    const float t327 = __builtin_fmaf(grad_var, t306, t326);
+    *out_grad_mean = t257;
+    *out_grad_var = t327;
 }
 
 void relu_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -231,3 +231,17 @@ def test_rounding_is_done_once() -> None:
         value = 1 + mpmath.mpf(2) ** -24 + mpmath.mpf(2) ** -80
         assert round_float32(value) == 1 + 2.0**-23
         assert round_float32(mpmath.mpf(2) ** -150 * 3 / 2) == 2.0**-149
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_distance_from_a_parameter_is_exact_near_it(wide: bool) -> None:
+    g = Graph(("x",), ("p",))
+    p = g.param("p")
+    g.output("gap", g.sub(g.sub(g.input("x"), g.head(p)), g.tail(p)))
+    program = lower(g, "gap", frozenset(range(len(g.nodes))) if wide else frozenset(), {})
+    hi, lo = split_float32(0.1)
+    x = np.float32([hi, np.nextafter(np.float32(hi), np.float32(1)), 0.3])
+    (gap,) = evaluate(program, {"x": x}, {"p_hi": hi, "p_lo": lo}).values()
+    exact = x.astype(np.float64) - (float(hi) + float(lo))
+    assert exact[0] == -float(lo) != 0
+    np.testing.assert_allclose(gap, exact, rtol=2**-23)

@@ -14,6 +14,7 @@ from momentgen.compiler.points import (
     in_domain,
     near_points,
     neighbours,
+    points_at,
     seed_of,
     wide_points,
 )
@@ -23,6 +24,7 @@ GENERATORS: dict[str, Callable[[int], Points]] = {
     "calibration": lambda seed: calibration_points(BOX, 1000, seed),
     "wide": lambda seed: wide_points(1000, seed),
     "near": lambda seed: near_points((-1.7, 0.5), 1000, seed),
+    "at": lambda seed: points_at((0.1, 20.0), 1000, seed),
     "neighbours": lambda seed: neighbours(wide_points(100, 0), seed),
 }
 
@@ -87,3 +89,13 @@ def test_domain_leaves_out_what_certificates_do_not_cover() -> None:
 def test_seeds_depend_on_names_alone() -> None:
     assert seed_of("relu", "exact") == seed_of("relu", "exact")
     assert len({seed_of("relu"), seed_of("abs"), seed_of("relu", "exact")}) == 3
+
+
+def test_points_at_a_place_are_at_it_and_within_sigmas_of_it() -> None:
+    mean, var = points_at((0.1, -3.0), 400, 1)
+    assert mean.size == 800
+    assert (mean == np.float32(0.1)).sum() > 80
+    for place, part in ((0.1, slice(0, 400)), (-3.0, slice(400, 800))):
+        away = np.abs(mean[part].astype(np.float64) - place)
+        assert (away <= 10 * np.sqrt(var[part].astype(np.float64)) + 1e-6).all()
+    assert points_at((), 400, 1)[0].size == 0

@@ -56,6 +56,17 @@ def test_the_torch_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance
         assert abs(value / float(moments(x * S(x), m, v, digits=20)[1]) - 1) < 1e-6
 
 
+def test_the_torch_form_of_a_kinked_rule_is_right_beyond_the_points_of_its_fit() -> None:
+    (stable,) = stabilise(derive(Rule("shrink", f=SHRINK)))
+    mean, var = np.array([-4.42, 2.7], np.float32), np.array([0.241, 0.65], np.float32)
+    graph = stable.forward64
+    values = evaluate_float64(graph, {"mean": mean, "var": var})
+    for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        exact = moments(SHRINK, m, v, digits=20)
+        for name, value in zip(("mean", "var"), exact, strict=True):
+            assert abs(values[graph.outputs[name]][i] - float(value)) < 1e-8, (name, m, v)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "f", [MISH, sp.Max(-1, sp.Min(1, x)), sp.sin(x), sp.exp(x)], ids=["mish", "clip", "sin", "exp"]
