@@ -39,6 +39,7 @@ _LOCAL = 0.2  # of the tolerance, left to the local form's truncation
 #: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
 _LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
 _LADDER_FINE = (18, 11, 9)
+_DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks that the fits round too much
 
 
 def why_not(derivation: Derivation) -> str | None:
@@ -54,6 +55,9 @@ def why_not(derivation: Derivation) -> str | None:
         return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
     if not derivation.kinks:
         return "expected kinks"
+    steep = [p.expr for p in derivation.pieces if p.expr.is_polynomial(x) and sp.degree(p.expr, x) > _DEGREE]
+    if steep:
+        return f"expected branches of degree at most {_DEGREE}, got {steep[0]}"
     return not_lines(analyse(rule.name, derivation.pieces, {}))
 
 

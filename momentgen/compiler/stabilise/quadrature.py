@@ -38,6 +38,7 @@ _RULES, _RULE_FINE = (PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5
 _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of length²
 _LOCAL = 0.2  # of the tolerance, left to the panels
 _HOPELESS = 3.0
+_SIZE = 1.5  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
 
 
 def why_not(derivation: Derivation) -> str | None:
@@ -111,6 +112,8 @@ def _choose(
     tried = []
     for share in _SWITCHES:
         switch = float(np.float32(share * f.length**2))
+        if min(f.lipschitz * math.sqrt(switch), f.span / 2) > _SIZE:
+            continue
         for rule in _RULES:
             local = build.local_error(switch, rule, measure, truth)
             if local <= _LOCAL:

@@ -72,6 +72,7 @@ class _Variables:
         raw = g.mul(g.sub(g.input("mean"), g.const(centre)), self.r)
         low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
         t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
+        self.beyond = g.lt(reach, g.abs(raw))
         self.h = g.mul(t, t)
         # x = s/largest: the factor goes into the root.
         bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
@@ -155,8 +156,8 @@ class SurfaceWriter:
         middle = g.const((mpmath.mpf(b) + b2) / 2)
         if not steps(self.f):
             return g.madd(g.const(a), self.u, g.add(rest, middle))
-        if b == b2:
-            rest = g.mul(rest, at.r)
+        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
+            rest = g.select(at.beyond, g.const(0), g.mul(rest, at.r))
         slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
         rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
         near = g.madd(at.w, rise, g.add(rest, middle))

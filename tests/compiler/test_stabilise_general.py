@@ -1,0 +1,158 @@
+"""The general fallback, rules of a reader's own, and what is refused: with the true reason."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.oracle import moments, partials
+from momentgen.compiler.pieces import split
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.stabilise import stabilise
+from momentgen.compiler.stabilise.activation import Line, analyse
+from momentgen.compiler.stabilise.general_truth import GeneralTruth
+from momentgen.compiler.stabilise.increments import Increments
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT64
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
+from momentgen.symbols import Phi, x
+
+SOFTSIGN = x / (1 + sp.Abs(x))
+HUBER = sp.sqrt(1 + x**2) - 1
+POINTS = [(0.3, 1e-6), (-2.5, 4.0), (40.0, 2500.0), (-900.0, 0.5)]
+
+
+@pytest.mark.parametrize("f", [SOFTSIGN, HUBER, sp.atan(x)], ids=["softsign", "huber", "atan"])
+def test_both_truths_of_slow_tails_agree_with_the_oracle(f: sp.Expr) -> None:
+    activation = analyse("f", split(f), {})
+    mean, var = (np.array(column, np.float32) for column in zip(*POINTS, strict=True))
+    quick, balls = GeneralTruth(activation)(mean, var, {}), BallTruth(activation)(mean, var, {})
+    for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        exact = dict(zip(("mean", "var"), moments(f, m, v, digits=20), strict=True)) | partials(f, m, v, digits=20)
+        for name, value in exact.items():
+            size = float(abs(value)) + {"mean": 1e-6, "var": 1e-9 * v}.get(name, 1e-12)
+            assert abs(balls[name][i] - float(value)) < 1e-12 * size, (name, m, v)
+            assert abs(quick[name][i] - float(value)) < 1e-7 * size, (name, m, v)
+
+
+def test_lines_that_are_neared_slowly_are_found() -> None:
+    soft, huber = (analyse("f", split(f), {}) for f in (SOFTSIGN, HUBER))
+    assert (soft.left, soft.right, soft.algebraic) == (Line(0.0, -1.0), Line(0.0, 1.0), True)
+    assert (huber.left, huber.right) == (Line(-1.0, -1.0), Line(1.0, -1.0))
+    assert not analyse("f", split(sp.tanh(x)), {}).algebraic
+    assert analyse("f", split(sp.log(1 + x**2)), {}).right is None
+
+
+@pytest.mark.parametrize(
+    "expr", [x / (1 + x), sp.sqrt(1 + x**2), sp.exp(-x) * x**3, 1 / sp.sqrt(1 + sp.exp(x))], ids=str
+)
+@pytest.mark.parametrize("step", [1e-13, -1e-4, 0.6, 3.0])
+def test_an_increment_keeps_its_digits_however_small_the_step(expr: sp.Expr, step: float) -> None:
+    graph = Graph(("u", "d"))
+    fits: list[object] = []
+    found = Increments(graph, graph.input("u"), graph.input("d"), FLOAT64, fits).difference(expr)  # type: ignore[arg-type]
+    graph.output("change", found)
+    start = 1.37
+    computed = evaluate_float64(graph, {"u": np.array([start]), "d": np.array([step])})[found][0]
+    with mpmath.workdps(60):
+        call = sp.lambdify(x, expr, "mpmath")
+        exact = call(mpmath.mpf(start) + mpmath.mpf(step)) - call(mpmath.mpf(start))
+        assert mpmath.almosteq(computed, exact, rel_eps=2e-14)
+        assert mpmath.almosteq(evaluate_mpmath(graph, {"u": start, "d": step})["change"], exact, rel_eps=1e-15)
+
+
+def test_the_float64_form_of_a_slow_tail_is_within_the_fits_share_of_the_tolerance() -> None:
+    (stable,) = stabilise(derive(Rule("huber", f=HUBER)))
+    mean, var = (np.array(column, np.float32) for column in zip(*POINTS, (0.0, 1e-20), (3.0, 1e8), strict=True))
+    graph = stable.forward64
+    values = evaluate_float64(graph, {"mean": mean, "var": var})
+    for name, place in (("mean", 0), ("var", 1)):
+        exact = np.array([float(moments(HUBER, m, v, digits=20)[place]) for m, v in zip(mean, var, strict=True)])
+        assert np.all(stable.measure(name, values[graph.outputs[name]], exact, mean, var) < 0.2), name
+
+
+# --- refusals ----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("f", "stage", "reason"),
+    [
+        (sp.exp(x**2), "derive", "diverges for v >="),
+        (1 / x, "derive", "diverges for every v > 0: f has a pole at x = 0"),
+        (1 / (x**2 - 2), "derive", "has a pole at x = -1.41421"),
+        (1 / (sp.exp(x) - 1), "derive", "has a pole at x = 0"),
+        (sp.exp(sp.exp(x)), "derive", "faster than exp"),
+        (x * sp.exp(x**2 / 10) / (1 + x**2), "derive", "diverges for v >= 2.5"),
+        (sp.sqrt(x), "derive", "expected f to be real"),
+        (sp.airyai(x), "stabilise", "does not know the function airyai"),
+        (sp.sqrt(1 + sp.Abs(x)), "stabilise", "expected f to near a line for x -> -oo"),
+        (sp.Piecewise((x, x > 0), (sp.atan(x), True)), "stabilise", "the function atan has no form in float32"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, sp.Expr) else "",
+)
+def test_a_refusal_names_rule_stage_expression_and_the_true_reason(f: sp.Expr, stage: str, reason: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        stabilise(derive(Rule("mine", f=f)))
+    error = caught.value
+    assert (error.rule, error.stage) == ("mine", stage)
+    assert reason in str(error).replace("\n", " ")
+    assert error.expression is not None
+
+
+def test_a_refusal_says_of_every_way_why_it_does_not_serve() -> None:
+    with pytest.raises(BuildError) as caught:
+        stabilise(derive(Rule("mine", f=sp.log(1 + x**2))))
+    for way in ("homogeneous", "elementary", "smooth, by atoms", "smooth, by a ladder of atoms", "by quadrature"):
+        assert f"{way}: expected" in caught.value.cause
+
+
+# --- bring your own ------------------------------------------------------------------
+def _cubic(seed: int) -> sp.Expr:
+    """A continuous piecewise cubic of moderate size with an exponential tail on the left and a line on the right."""
+    rng = random.Random(seed)
+    knots = [sp.Rational(k, 2) for k in sorted(rng.sample(range(-3, 4), rng.choice((2, 3))))]
+    value = sp.Rational(rng.randint(-5, 5), 10)
+    scale = sp.Rational(rng.choice((-1, 1)) * rng.randint(3, 12), 10)
+    branches: list[tuple[sp.Expr, object]] = [(value + scale * (sp.exp(x - knots[0]) - 1), x < knots[0])]
+    for low, high in pairwise(knots):
+        width = high - low
+        cubic = value + sum(sp.Rational(rng.randint(-8, 8), 10) * (x - low) ** k / width ** (k - 1) for k in (1, 2, 3))
+        branches.append((sp.expand(cubic), x < high))
+        value = cubic.subs(x, high)
+    slope = sp.Rational(rng.randint(-5, 10), 10)
+    return sp.Piecewise(*branches, (sp.expand(value + slope * (x - knots[-1])), True))
+
+
+def _within_tolerance(f: sp.Expr) -> None:
+    (summary,) = compile_rule(Rule("mine", f=f)).variants
+    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "f",
+    [
+        x * sp.exp(-(x**2)),
+        sp.log(sp.cosh(x)),
+        x * Phi(x) ** 2,
+        (sp.sqrt(x**2 + 1) - 1) / 2 + x,
+        x / sp.sqrt(1 + x**2),
+        SOFTSIGN,
+        sp.log(1 + sp.exp(x)) - sp.log(1 + sp.exp(-x)) / 10,
+    ],
+    ids=["bump", "log cosh", "x Phi^2", "bent identity", "isru", "softsign", "leaky softplus"],
+)
+def test_a_readers_own_function_is_certified_from_f_alone(f: sp.Expr) -> None:
+    _within_tolerance(f)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_random_piecewise_cubic_with_an_exponential_tail_is_certified(seed: int) -> None:
+    _within_tolerance(_cubic(seed))
