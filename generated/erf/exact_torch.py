@@ -4,16 +4,16 @@
 #
 # rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   erf_exact_forward 125, erf_exact_backward 196
+# operations   erf_exact_forward 180, erf_exact_backward 197
 #
 # Certificate:
-#   mean        0.531 tolerance, worst at mean = 81.7932129, var = 293.54715
-#   var         0.634 tolerance, worst at mean = -0.00231499341, var = 1.50653441e-05
-#   dmean_dmu   0.376 tolerance, worst at mean = 1335855.5, var = 4.44742483e-08
-#   dmean_dvar  0.424 tolerance, worst at mean = 2.9488039, var = 0.0836797953
-#   dvar_dmu    0.619 tolerance, worst at mean = -7.1783433, var = 40.293335
-#   dvar_dvar   0.687 tolerance, worst at mean = -2.82554888e-18, var = 0.234502494
-#   against exact values at 17193 points over all of float32; details in exact.json
+#   mean        0.577 tolerance, worst at mean = 113.091324, var = 546.056946
+#   var         0.643 tolerance, worst at mean = 0.0139445709, var = 0.196165517
+#   dmean_dmu   0.379 tolerance, worst at mean = 1.98122578e+10, var = 1.38812331e+19
+#   dmean_dvar  0.571 tolerance, worst at mean = 3.08167887, var = 1.03195226
+#   dvar_dmu    0.567 tolerance, worst at mean = 9.5657769e+09, var = 4.87826173e+19
+#   dvar_dvar   0.64 tolerance, worst at mean = -6.38493852e+11, var = 2.21650699e+15
+#   against exact values at 17202 points over all of float32; details in exact.json
 """erf, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,15 +5,15 @@
 #
 # rule digest  9bf45c889b295716cf42f8fa6a57f0aacedd926f836ee038f1664f9565796c73
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   gelu_exact_forward 235, gelu_exact_backward 324
+# operations   gelu_exact_forward 277, gelu_exact_backward 319
 #
 # Certificate:
-#   mean        0.943 tolerance, worst at mean = -1122.10181, var = 255492.422
-#   var         0.61 tolerance, worst at mean = 3.59608912, var = 1.32710704e-06
-#   dmean_dmu   0.713 tolerance, worst at mean = 1.94918978, var = 1.96821657e-06
-#   dmean_dvar  0.689 tolerance, worst at mean = 85487.7734, var = 1.46423362e+13
-#   dvar_dmu    0.737 tolerance, worst at mean = 0.411021054, var = 0.0822361708
-#   dvar_dvar   0.522 tolerance, worst at mean = 6.1445632, var = 6.03507897e-06
+#   mean        0.941 tolerance, worst at mean = -1823.80249, var = 611048.75
+#   var         0.524 tolerance, worst at mean = 3.43016911, var = 7.78439642e-08
+#   dmean_dmu   0.371 tolerance, worst at mean = 1.72247064, var = 1.16546717e-05
+#   dmean_dvar  0.654 tolerance, worst at mean = 0.000341738283, var = 0.397345185
+#   dvar_dmu    0.588 tolerance, worst at mean = -0.334564805, var = 0.36351192
+#   dvar_dvar   0.644 tolerance, worst at mean = -0.0307207685, var = 0.0688909292
 #   against exact values at 17210 points over all of float32; details in exact.json
 """gelu, variant exact: moments and their gradients in any floating dtype."""
 

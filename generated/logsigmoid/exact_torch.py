@@ -4,16 +4,16 @@
 #
 # rule digest  96d6fafadf90ef3f97d078dc4d6369cde1969c54785d24754a831e79b617b8d8
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logsigmoid_exact_forward 293, logsigmoid_exact_backward 362
+# operations   logsigmoid_exact_forward 330, logsigmoid_exact_backward 329
 #
 # Certificate:
-#   mean        0.955 tolerance, worst at mean = 500.391602, var = 59494.8047
-#   var         0.507 tolerance, worst at mean = -9.67928879e+17, var = 5.2541103e+33
-#   dmean_dmu   0.255 tolerance, worst at mean = -3.81540561, var = 34.9940834
-#   dmean_dvar  0.656 tolerance, worst at mean = 132334416, var = 4.92295225e+14
-#   dvar_dmu    0.571 tolerance, worst at mean = 4.42510653, var = 93.7160721
-#   dvar_dvar   0.659 tolerance, worst at mean = -3.47489935e+10, var = 4.4499417e+20
-#   against exact values at 17206 points over all of float32; details in exact.json
+#   mean        0.946 tolerance, worst at mean = 404.77829, var = 33981.8672
+#   var         0.546 tolerance, worst at mean = -226.641647, var = 1901.54248
+#   dmean_dmu   0.601 tolerance, worst at mean = -5835.58252, var = 94727840
+#   dmean_dvar  0.619 tolerance, worst at mean = -19.5966492, var = 27.5166512
+#   dvar_dmu    0.631 tolerance, worst at mean = -10.6976871, var = 14.2415552
+#   dvar_dvar   0.644 tolerance, worst at mean = 1295053.25, var = 1.35037806e+12
+#   against exact values at 17240 points over all of float32; details in exact.json
 """logsigmoid, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

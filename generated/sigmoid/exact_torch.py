@@ -4,16 +4,16 @@
 #
 # rule digest  f684d3014c519c686c0f7292e5ec3f667e7d53c80992c5a93d7dc44bfa8a7d65
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sigmoid_exact_forward 212, sigmoid_exact_backward 328
+# operations   sigmoid_exact_forward 244, sigmoid_exact_backward 344
 #
 # Certificate:
-#   mean        0.954 tolerance, worst at mean = -100, var = 5.87747175e-39
-#   var         0.713 tolerance, worst at mean = 0.00797697064, var = 2.01079864e-08
-#   dmean_dmu   0.698 tolerance, worst at mean = 6.13952178e-09, var = 0.426227897
-#   dmean_dvar  0.697 tolerance, worst at mean = 52390092, var = 10.8711004
-#   dvar_dmu    0.74 tolerance, worst at mean = 0.325770557, var = 1.3563041e-30
-#   dvar_dvar   0.779 tolerance, worst at mean = -0.00152129203, var = 3.28370743e-06
-#   against exact values at 17168 points over all of float32; details in exact.json
+#   mean        0.786 tolerance, worst at mean = 140.060989, var = 38073.4102
+#   var         0.546 tolerance, worst at mean = 805637.75, var = 3.37826988e+15
+#   dmean_dmu   0.649 tolerance, worst at mean = 0.00125887385, var = 9.29048157
+#   dmean_dvar  0.474 tolerance, worst at mean = -2903.54199, var = 14258601
+#   dvar_dmu    0.684 tolerance, worst at mean = -0.616624951, var = 1.29782546
+#   dvar_dvar   0.681 tolerance, worst at mean = 0.0012588941, var = 9.29059696
+#   against exact values at 17165 points over all of float32; details in exact.json
 """sigmoid, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #
 # rule digest  744e14f48bd9482307828a7a8dc19ac568f79c5044d45c03f0d0cdf0c86998bc
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   softplus_exact_forward 292, softplus_exact_backward 362
+# operations   softplus_exact_forward 330, softplus_exact_backward 329
 #
 # Certificate:
-#   mean        0.955 tolerance, worst at mean = -508.102356, var = 52310.5859
-#   var         0.507 tolerance, worst at mean = 4.88461466e+09, var = 1.8228857e+16
-#   dmean_dmu   0.254 tolerance, worst at mean = 787.188232, var = 8414857
-#   dmean_dvar  0.656 tolerance, worst at mean = 4.14131585e+11, var = 4.82470347e+21
-#   dvar_dmu    0.571 tolerance, worst at mean = -4.36481237, var = 91.2778702
-#   dvar_dvar   0.659 tolerance, worst at mean = 4.5042767e+12, var = 7.50391009e+24
-#   against exact values at 17196 points over all of float32; details in exact.json
+#   mean        0.739 tolerance, worst at mean = 0.000901192427, var = 1.94421017
+#   var         0.544 tolerance, worst at mean = 243.545731, var = 2183.97241
+#   dmean_dmu   0.601 tolerance, worst at mean = 5.9552447e+18, var = 9.96125014e+37
+#   dmean_dvar  0.615 tolerance, worst at mean = 2.28188713e+10, var = 2.86801046e+20
+#   dvar_dmu    0.621 tolerance, worst at mean = 11.3784323, var = 15.2796164
+#   dvar_dvar   0.644 tolerance, worst at mean = -1.9453103e+16, var = 3.03496804e+32
+#   against exact values at 17208 points over all of float32; details in exact.json
 """softplus, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
