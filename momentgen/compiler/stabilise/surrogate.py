@@ -271,7 +271,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         },
         doc=(
             f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum of atoms of "
-            f"{len(fine.atoms.taus)} variances, and below v = {fine.atoms.switch:.4g} the Hermite expansion of the variance"
+            f"{len(fine.atoms.taus)} variances, and below v = {fine.atoms.switch:.4g} the Hermite expansion of Var f"
         ),
         **graphs,
     )
