@@ -43,7 +43,7 @@ __all__ = ["Frame", "Surface", "find_surfaces", "lines_of", "steps"]
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
-_WIDTHS, _BENDS = (1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
+_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit

@@ -37,7 +37,7 @@ from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "atom_sum", "facts_of", "find_atoms", "not_lines", "stable_variants", "why_not"]
+__all__ = ["Found", "atom_sum", "facts_of", "find_atoms", "find_fine_atoms", "not_lines", "stable_variants", "why_not"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -242,6 +242,12 @@ def _without_dust(table: F64) -> F64:
     return cleaned
 
 
+def find_fine_atoms(f: Activation) -> Found:
+    """The atoms of a smooth f for float64."""
+    switch, _ = find_switch(f, _SWITCH_TERMS)
+    return find_atoms(f, _FINE, switch, _TERMS)
+
+
 # --- strategy --------------------------------------------------------------------
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``.
@@ -253,8 +259,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
-    switch, _ = find_switch(f, _SWITCH_TERMS)
-    fine = find_atoms(f, _FINE, switch, _TERMS)
+    fine = find_fine_atoms(f)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     surfaces: dict[str, Mapping[str, Surface]] = {}
@@ -278,13 +283,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "switch_float64": switch,
+            "switch_float64": fine.atoms.switch,
             "atoms_float64": _atom_facts(fine),
         },
         doc=(
-            f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum "
-            f"of atoms of {len(fine.atoms.taus)} variances, and below v = {switch:.4g} the Hermite expansion of the "
-            "variance"
+            f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum of atoms of "
+            f"{len(fine.atoms.taus)} variances, and below v = {fine.atoms.switch:.4g} the Hermite expansion of Var f"
         ),
         **graphs,
     )

@@ -1,0 +1,141 @@
+"""Smooth activations in float32: polynomials of two variables, and f(mu) itself at v = 0."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.lower import lower
+from momentgen.compiler.pieces import split
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.activation import analyse
+from momentgen.compiler.stabilise.moments_measure import measure_for
+from momentgen.compiler.stabilise.point import PointWriter, has_point_form
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.stabilise.surface import Surface, find_surfaces, flip_of
+from momentgen.compiler.stabilise.surface_graph import build_surface_graph
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.ulp import ulp_error
+from momentgen.symbols import Phi, S, x
+
+F32 = np.ndarray[tuple[int], np.dtype[np.float32]]
+SOFTPLUS = sp.log(1 + sp.exp(x))
+GELU_TANH = x * (1 + sp.tanh(sp.sqrt(2 / sp.pi) * (x + sp.Rational(44715, 1000000) * x**3))) / 2
+POINT_FORMS = {
+    "sigmoid": S(x),
+    "tanh": sp.tanh(x),
+    "silu": x * S(x),
+    "softplus": SOFTPLUS,
+    "logsigmoid": -SOFTPLUS.subs(x, -x),
+    "mish": x * sp.tanh(SOFTPLUS),
+    "erf": sp.erf(x),
+    "gelu": x * Phi(x),
+    "gelu_tanh": GELU_TANH,
+}
+
+
+def run(graph: Graph, mean: F32, var: F32) -> dict[str, F32]:
+    return dict(compile_program(lower(graph, "f", frozenset(), {}))({"mean": mean, "var": var}, {}))
+
+
+@lru_cache
+def surfaces_of(f: sp.Expr, outputs: tuple[str, ...]) -> dict[str, Surface]:
+    activation = analyse("f", split(f), {})
+    return find_surfaces(activation, QuadratureTruth(activation), outputs)
+
+
+def plain(f: sp.Expr, at: float) -> mpmath.mpf:
+    """f at a point, from its definition."""
+    with mpmath.workdps(60):
+        functions = {"S": lambda z: 1 / (1 + mpmath.exp(-z)), "Phi": mpmath.ncdf}
+        return mpmath.mpf(sp.lambdify(x, f, [functions, "mpmath"])(mpmath.mpf(at)))
+
+
+@pytest.mark.parametrize("name", POINT_FORMS)
+def test_f_at_a_point_is_right_to_a_few_ulp(name: str) -> None:
+    f = POINT_FORMS[name]
+    graph = Graph(("mean", "var"))
+    graph.output("mean", PointWriter(graph, graph.input("mean")).node(f))
+    rng = np.random.default_rng(5)
+    size = np.concatenate([rng.uniform(0, 9, 150), np.exp2(rng.uniform(-20, 0, 80)), [0.55, 0.75, 2.0**-60]])
+    mean = (size * rng.choice([-1, 1], size.size)).astype(np.float32)
+    exact = np.array([float(plain(f, float(m))) for m in mean])
+    computed = run(graph, mean, np.zeros_like(mean))["mean"]
+    # Half an ulp of an exponent g is g/2 ulp of exp(g); a cubic polynomial is rounded four times.
+    exponents = {"gelu": mean**2 / 2, "erf": mean**2, "gelu_tanh": 4 * np.abs(1.6 * mean + 0.0715 * mean**3)}
+    assert (ulp_error(computed, exact) <= 5 + exponents.get(name, 0 * mean)).all()
+
+
+def test_f_at_zero_and_far_out_is_exact() -> None:
+    mean = np.array([0.0, 200.0, -200.0, 3e38, -3e38], np.float32)
+    for name, right in (("silu", mean[3]), ("mish", mean[3]), ("gelu", mean[3]), ("tanh", 1)):
+        graph = Graph(("mean", "var"))
+        graph.output("mean", PointWriter(graph, graph.input("mean")).node(POINT_FORMS[name]))
+        computed = run(graph, mean, np.zeros_like(mean))["mean"]
+        assert computed[0] == 0
+        assert computed[3] == right
+        assert computed[4] == (0 if right != 1 else -1)
+
+
+def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
+    assert not has_point_form(sp.atan(x))
+    assert not has_point_form(x / (1 + sp.exp(x)))
+    assert all(has_point_form(f) for f in POINT_FORMS.values())
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        sp.erf(x),
+        pytest.param(SOFTPLUS, marks=pytest.mark.slow),
+        pytest.param(x - sp.tanh(x), marks=pytest.mark.slow),
+        pytest.param(x * S(x), marks=pytest.mark.slow),
+    ],
+    ids=["erf", "softplus", "tanhshrink", "silu"],
+)
+def test_float32_outputs_are_within_the_tolerance_of_exact_values(f: sp.Expr) -> None:
+    activation = analyse("f", split(f), {})
+    truth = QuadratureTruth(activation)
+    measure, balls = measure_for(activation, truth), BallTruth(activation)
+    rng = np.random.default_rng(2)
+    var = np.exp2(rng.uniform(-30, 30, 120)).astype(np.float32)
+    mean = (rng.normal(0, 3, 120) * (activation.length + np.sqrt(var))).astype(np.float32)
+    exact = balls(mean, var, {})
+    for outputs in (OUTPUTS, PARTIALS):
+        graph, _ = build_surface_graph(activation, surfaces_of(f, outputs), outputs)
+        computed = run(graph, mean, var)
+        for name in outputs:
+            # Single floats throughout: the build makes double-floats of what far means of size sigma need.
+            goal = 2.0 if name == "mean" and not np.isfinite(activation.span) else 1.0
+            assert measure(name, computed[name], exact[name], mean, var).max() <= goal, name
+
+
+def test_bounds_hold_where_polynomials_would_pass_them() -> None:
+    activation = analyse("erf", split(sp.erf(x)), {})
+    surfaces = surfaces_of(sp.erf(x), OUTPUTS)
+    assert surfaces["mean"].fit.even == ()  # odd in mu
+    assert surfaces["var"].fit.odd == ()
+    graph, _ = build_surface_graph(activation, surfaces, OUTPUTS)
+    rng = np.random.default_rng(3)
+    var = np.exp2(rng.uniform(-126, 127, 4000)).astype(np.float32)
+    mean = (rng.choice([-1, 1], 4000) * np.exp2(rng.uniform(-126, 127, 4000))).astype(np.float32)
+    computed = run(graph, mean, var)
+    assert (computed["var"] >= 0).all()
+    assert (np.abs(computed["mean"]) <= 1).all()
+    odd = run(graph, -mean, var)
+    assert np.array_equal(odd["mean"], -computed["mean"])
+    assert np.array_equal(odd["var"], computed["var"])
+    broken = run(graph, np.array([0.5, np.nan], np.float32), np.array([-1e-3, 1.0], np.float32))
+    assert np.isnan(broken["mean"]).all()
+    assert np.isnan(broken["var"]).all()
+
+
+def test_what_is_left_of_a_mean_changes_sign_with_t_and_w_and_a_variance_has_no_such_symmetry() -> None:
+    level, kinked = analyse("tanh", split(sp.tanh(x)), {}), analyse("silu", split(x * S(x)), {})
+    assert [flip_of(level, name) for name in (*OUTPUTS, *PARTIALS)] == [-1, 0, 1, -1, 0, 0]
+    assert [flip_of(kinked, name) for name in (*OUTPUTS, *PARTIALS)] == [1, 0, -1, 1, 0, 0]
