@@ -9,7 +9,8 @@
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
 ``surrogate``  smooth f that follows a line on either side, from f alone: in float32 polynomials of two variables
-               (``surface``, ``surface_graph``), in float64 a sum of atoms (``surrogate_graph``)
+               (``surface``, ``surface_graph``; at v = 0 f itself, ``point``), in float64 a sum of atoms
+               (``surrogate_graph``)
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
 ``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
