@@ -261,6 +261,8 @@ class QuadratureWriter(SurrogateWriter):
             return
         g = self.g
         far, close = self.global_partials(), self.local_partials()
+        if self.atoms.lows[0] == -1:
+            g.suspects |= self.behind([far["dvar_dmu"], far["dvar_dvar"]])
         for name in PARTIALS:
             value = far[name]
             if name in ("dmean_dmu", "dvar_dmu"):
