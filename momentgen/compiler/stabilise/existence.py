@@ -32,7 +32,7 @@ def check_second_moment(derivation: Derivation) -> None:
         BuildError: with the reason and where.
     """
     rule = derivation.rule
-    defaults = {p.symbol: sp.Rational(p.default) for p in rule.parameters}
+    defaults = {p.symbol: sp.Rational(p.low if p.default is None else p.default) for p in rule.parameters}
 
     def refuse(cause: str, expr: sp.Expr) -> None:
         raise BuildError(rule.name, "derive", cause, expr)

@@ -68,6 +68,8 @@ class QuadratureWriter(SurrogateWriter):
         precision: GraphPrecision,
     ) -> None:
         super().__init__(graph, atoms, precision, held=True)
+        if atoms.lows[0] == -1:  # the mean grows with sigma, and atoms that are much alike there round alike
+            graph.suspects |= self.behind([table[n] for table in self.tables for n in (-1, 0)])
         self.kinks, self.slopes, self.rule = kinks, slopes, rule
         self.branches = tuple(plain(b) for b in branches)
         self.derivatives = [[plain(sp.diff(b, x, n)) for n in (1, 2)] for b in branches]
@@ -83,6 +85,16 @@ class QuadratureWriter(SurrogateWriter):
         edge = g.const(float(np.float32(hold)))
         self.at = self.clamp(self.mu, g.neg(edge), edge)
         self.gaps = [self.gap(kink) for kink in kinks]  # kink - mu
+
+    def behind(self, nodes: Sequence[int]) -> set[int]:
+        """What nodes are computed from, themselves included."""
+        found, stack = set[int](), list(nodes)
+        while stack:
+            index = stack.pop()
+            if index not in found:
+                found.add(index)
+                stack.extend(self.g.nodes[index].args)
+        return found
 
     def gap(self, kink: float) -> int:
         """kink - mu; near the kink exact, also where float32 does not hold it."""
@@ -249,6 +261,8 @@ class QuadratureWriter(SurrogateWriter):
             return
         g = self.g
         far, close = self.global_partials(), self.local_partials()
+        if self.atoms.lows[0] == -1:
+            g.suspects |= self.behind([far["dvar_dmu"], far["dvar_dvar"]])
         for name in PARTIALS:
             value = far[name]
             if name in ("dmean_dmu", "dvar_dmu"):
