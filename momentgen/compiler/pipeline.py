@@ -201,7 +201,6 @@ def _lower(
     """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"
     calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
-    _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
         raise BuildError(
@@ -210,6 +209,7 @@ def _lower(
             f"variant {stable.variant}: even with double-floats throughout, the error is "
             f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
         )
+    _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
 
 
