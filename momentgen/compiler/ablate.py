@@ -21,7 +21,7 @@ from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
 
 __all__ = ["Calibration", "Choice", "choose"]
 
-_LARGE = 2000  # nodes of a graph whose suspects are not tried one by one
+_MANY = 300  # suspects: a graph that names more is the general fallback's, and too slow to be tried node by node
 _LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head", "tail"})
 
 
@@ -152,10 +152,8 @@ def choose(
         everything = search.try_(frozenset(candidates))
     if everything.worst > goal:
         return chosen(everything)
-    if graph.suspects and len(graph.live()) > _LARGE:
-        return chosen(
-            everything
-        )  # a trial takes a second here, and all suspects together add a fifth of the operations
+    if graph.suspects and len(candidates) > _MANY:
+        return chosen(everything)
     if not order:
         rate: dict[int, float] = {}  # loss for each operation saved
         for index in candidates:

@@ -92,7 +92,7 @@ _STRATEGIES = (
         _unless(entire.applies, "a polynomial, or a exp(b x) + c, a sin(b x) + c, a cos(b x) + c, without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("smooth, by polynomials of two variables", surrogate.why_not, surrogate.stable_variants),
+    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants),
     _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants),

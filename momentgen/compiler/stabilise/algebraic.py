@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import mpmath
 import numpy as np
 import numpy.typing as npt
 
@@ -140,6 +141,29 @@ class LadderWriter(SurrogateWriter):
     def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, lipschitz: float) -> None:
         self.lipschitz = lipschitz
         super().__init__(graph, atoms, precision)
+
+    def mean(self) -> int:
+        """As for other atoms; where f runs from -oo to oo the line and D_0 cancel at large sigma: two words."""
+        g, atoms = self.g, self.atoms
+        if atoms.left.slope * atoms.right.slope <= 0:
+            return super().mean()
+        far = g.const(mpmath.mpf(2) ** 100)  # beyond, a second word would be lost in overflow
+        low, high = g.lt(self.mu, g.neg(far)), g.lt(far, self.mu)
+        held = g.select(low, g.neg(far), g.select(high, far, self.mu))
+        d0 = self.d(0)
+        if self.shrunk is not None:
+            d0 = g.mul(d0, self.shrunk[1])
+        slope = self.by_side(atoms.left.slope, atoms.right.slope)
+        line = g.madd(slope, held, self.by_side(atoms.left.offset, atoms.right.offset))
+        near = g.add(line, d0)
+        found, stack = set[int](), [near]
+        while stack:
+            index = stack.pop()
+            if index not in found:
+                found.add(index)
+                stack.extend(g.nodes[index].args)
+        g.suspects |= found
+        return g.add(near, g.mul(slope, g.sub(self.mu, held)))
 
     def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> int | None:
         if shift < 4:  # these serve at any sigma

@@ -21,7 +21,7 @@ from flint import arb, ctx
 from momentgen.compiler.approximate.atoms import AtomFit, atoms, least_squares
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.smoothing import Side
 
 __all__ = ["LadderTarget", "fit_ladder", "ladder", "mean_target", "outskirts", "second_target"]
@@ -59,11 +59,22 @@ def outskirts(f: Activation, side: Side) -> float:
     while distance < 2.0**60 * f.length:
         u = np.array([-distance, distance])
         gap = np.abs(_excess(f, side, u, 1)[:, 0] - np.array([0.0, side.far.slope * distance + side.far.offset]))
-        size = max(1.0, max(abs(side.near.slope), abs(side.near.slope + side.far.slope)) * distance)
+        size = float(_size(f, np.array([distance]), np.array([_steepest(side) * distance]))[0])
         if gap.max() <= 0.5 * _SHARES["mean"] * MEAN * size:
             return distance
         distance *= 1.25
     return distance
+
+
+def _steepest(side: Side) -> float:
+    return max(abs(side.near.slope), abs(side.near.slope + side.far.slope))
+
+
+def _size(f: Activation, u: F64, values: F64) -> F64:
+    """What the mean's error at u is measured by: f, but where f runs from -oo to oo the mean may be 0 at any sigma."""
+    if f.left is not None and f.right is not None and f.left.slope * f.right.slope > 0:
+        return np.asarray(1.0 + MEAN_SPREAD / MEAN * f.lipschitz * np.abs(u) / 5)
+    return np.asarray(np.maximum(1.0, np.abs(values)))
 
 
 def _excess(f: Activation, side: Side, u: F64, count: int) -> F64:
@@ -102,7 +113,7 @@ def mean_target(f: Activation, truth: GeneralTruth, u: F64, start: float) -> Lad
         values = _smoothed(f, truth, side, u, start, 1)
         curve = f.lipschitz / math.sqrt(start)
     near, far = side.near, side.far
-    size = np.maximum(1.0, np.abs(values[:, 0] + near.slope * u + near.offset))
+    size = _size(f, u, values[:, 0] + near.slope * u + near.offset)
     gain = np.abs(values[:, 1] + near.slope)
     steep = f.lipschitz * np.minimum(f.lipschitz / np.maximum(gain, 1e-30), 30.0)
     allowed = np.stack(

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.stable import PARTIALS
 
-__all__ = ["MEAN", "PARTIAL", "VARIANCE", "MomentsMeasure", "measure_for"]
+__all__ = ["MEAN", "MEAN_SPREAD", "PARTIAL", "VARIANCE", "MomentsMeasure", "measure_for"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
