@@ -6,6 +6,7 @@ Each op takes the mean and variance of its input and returns those of its output
 """
 
 from .abs import abs as abs
+from .atan import atan as atan
 from .bernoulli_noise import bernoulli_noise as bernoulli_noise
 from .celu import celu as celu
 from .cos import cos as cos
@@ -31,6 +32,7 @@ from .mish import mish as mish
 from .normal_cdf import normal_cdf as normal_cdf
 from .probit import probit as probit
 from .product import product as product
+from .pseudo_huber import pseudo_huber as pseudo_huber
 from .relu import relu as relu
 from .relu6 import relu6 as relu6
 from .rrelu import rrelu as rrelu
@@ -49,6 +51,7 @@ from .threshold import threshold as threshold
 
 __all__ = [
     "abs",
+    "atan",
     "bernoulli_noise",
     "celu",
     "cos",
@@ -74,6 +77,7 @@ __all__ = [
     "normal_cdf",
     "probit",
     "product",
+    "pseudo_huber",
     "relu",
     "relu6",
     "rrelu",

@@ -41,8 +41,10 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void bernoulli_noise_exact_forward_element(float mean, float var, float p_hi, float p_lo,
-                                                         float *restrict out_mean, float *restrict out_var)
+static inline __attribute__((always_inline)) void bernoulli_noise_exact_forward_element(float mean, float var,
+                                                                                        float p_hi, float p_lo,
+                                                                                        float *restrict out_mean,
+                                                                                        float *restrict out_var)
 {
     const _Bool t0 = mean == mean;
     const _Bool t1 = 0.0f <= var;
@@ -87,9 +89,12 @@ void bernoulli_noise_exact_forward(int64_t n, const float *restrict mean, const 
     }
 }
 
-static inline void bernoulli_noise_exact_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                          float p_hi, float p_lo, float *restrict out_grad_mean,
-                                                          float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void bernoulli_noise_exact_backward_element(float mean, float var,
+                                                                                         float grad_mean,
+                                                                                         float grad_var, float p_hi,
+                                                                                         float p_lo,
+                                                                                         float *restrict out_grad_mean,
+                                                                                         float *restrict out_grad_var)
 {
     const float t0 = p_hi + (-1.0f);
     const float t1 = 1.0f / t0;

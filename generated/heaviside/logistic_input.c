@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void heaviside_logistic_input_forward_element(float mean, float var, float *restrict out_mean,
-                                                            float *restrict out_var)
+static inline __attribute__((always_inline)) void heaviside_logistic_input_forward_element(float mean, float var,
+                                                                                           float *restrict out_mean,
+                                                                                           float *restrict out_var)
 {
     const _Bool t0 = var == 0.0f;
     const float t1 = __builtin_fabsf(mean);
@@ -178,9 +179,11 @@ void heaviside_logistic_input_forward(int64_t n, const float *restrict mean, con
     }
 }
 
-static inline void heaviside_logistic_input_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                             float *restrict out_grad_mean,
-                                                             float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void heaviside_logistic_input_backward_element(float mean, float var,
+                                                                                            float grad_mean,
+                                                                                            float grad_var,
+                                                                                            float *restrict out_grad_mean,
+                                                                                            float *restrict out_grad_var)
 {
     const _Bool t0 = var == 0.0f;
     const float t1 = __builtin_fabsf(mean);

@@ -41,9 +41,11 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void leaky_relu_logistic_input_forward_element(float mean, float var, float negative_slope_hi,
-                                                             float negative_slope_lo, float *restrict out_mean,
-                                                             float *restrict out_var)
+static inline __attribute__((always_inline)) void leaky_relu_logistic_input_forward_element(float mean, float var,
+                                                                                            float negative_slope_hi,
+                                                                                            float negative_slope_lo,
+                                                                                            float *restrict out_mean,
+                                                                                            float *restrict out_var)
 {
     const _Bool t0 = var == 0.0f;
     const float t1 = __builtin_fabsf(mean);
@@ -279,10 +281,13 @@ void leaky_relu_logistic_input_forward(int64_t n, const float *restrict mean, co
     }
 }
 
-static inline void leaky_relu_logistic_input_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                              float negative_slope_hi, float negative_slope_lo,
-                                                              float *restrict out_grad_mean,
-                                                              float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void leaky_relu_logistic_input_backward_element(float mean, float var,
+                                                                                             float grad_mean,
+                                                                                             float grad_var,
+                                                                                             float negative_slope_hi,
+                                                                                             float negative_slope_lo,
+                                                                                             float *restrict out_grad_mean,
+                                                                                             float *restrict out_grad_var)
 {
     const _Bool t0 = var == 0.0f;
     const float t1 = __builtin_fabsf(mean);

@@ -5,16 +5,16 @@
 //
 // rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   leaky_relu_tight_forward 464, leaky_relu_tight_backward 434
+// operations   leaky_relu_tight_forward 468, leaky_relu_tight_backward 434
 //
 // Certificate:
 //   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-//   var         1.81 ulp, worst at mean = -1.27179174e-18, var = 2.46336544e-37, negative_slope = 0.3
+//   var         1.81 ulp, worst at mean = 2.68905592e-10, var = 1.64952592e-13, negative_slope = 0.01
 //   dmean_dmu   1.65 ulp, worst at mean = -0.0175426416, var = 1, negative_slope = 0.01
-//   dmean_dvar  1.51 ulp, worst at mean = -0.00023312612, var = 2.37618735e-07, negative_slope = 0.3
-//   dvar_dmu    1.6 ulp, worst at mean = 1.4858379e+15, var = 5.97834793e+33, negative_slope = 0
-//   dvar_dvar   1.84 ulp, worst at mean = 1.48584286e+15, var = 5.97837269e+33, negative_slope = 0
-//   against exact values at 71609 points over all of float32; details in tight.json
+//   dmean_dvar  1.51 ulp, worst at mean = -0.00747409929, var = 1.49461557e-05, negative_slope = 0.01
+//   dvar_dmu    1.61 ulp, worst at mean = 0.00278919167, var = 1.34402394, negative_slope = 0
+//   dvar_dvar   1.82 ulp, worst at mean = -0.0163796563, var = 1, negative_slope = 0.01
+//   against exact values at 71610 points over all of float32; details in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -41,22 +41,38 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void leaky_relu_tight_forward_element(float mean, float var, float negative_slope_hi,
-                                                    float negative_slope_lo, float sign_width_hi, float sign_width_lo,
-                                                    float sign_at_hi, float sign_at_lo, float sign_square_hi,
-                                                    float sign_square_lo, float sign_square_rest_hi,
-                                                    float sign_square_rest_lo, float sign_taylor0_hi,
-                                                    float sign_taylor0_lo, float sign_taylor1_hi,
-                                                    float sign_taylor1_lo, float sign_taylor2_hi,
-                                                    float sign_taylor2_lo, float sign_taylor3_hi,
-                                                    float sign_taylor3_lo, float sign_taylor4_hi,
-                                                    float sign_taylor4_lo, float sign_taylor5_hi,
-                                                    float sign_taylor5_lo, float sign_taylor6_hi,
-                                                    float sign_taylor6_lo, float sign_taylor7_hi,
-                                                    float sign_taylor7_lo, float sign_taylor8_hi,
-                                                    float sign_taylor8_lo, float sign_taylor9_hi,
-                                                    float sign_taylor9_lo, float *restrict out_mean,
-                                                    float *restrict out_var)
+static inline __attribute__((always_inline)) void leaky_relu_tight_forward_element(float mean, float var,
+                                                                                   float negative_slope_hi,
+                                                                                   float negative_slope_lo,
+                                                                                   float sign_width_hi,
+                                                                                   float sign_width_lo,
+                                                                                   float sign_at_hi, float sign_at_lo,
+                                                                                   float sign_square_hi,
+                                                                                   float sign_square_lo,
+                                                                                   float sign_square_rest_hi,
+                                                                                   float sign_square_rest_lo,
+                                                                                   float sign_taylor0_hi,
+                                                                                   float sign_taylor0_lo,
+                                                                                   float sign_taylor1_hi,
+                                                                                   float sign_taylor1_lo,
+                                                                                   float sign_taylor2_hi,
+                                                                                   float sign_taylor2_lo,
+                                                                                   float sign_taylor3_hi,
+                                                                                   float sign_taylor3_lo,
+                                                                                   float sign_taylor4_hi,
+                                                                                   float sign_taylor4_lo,
+                                                                                   float sign_taylor5_hi,
+                                                                                   float sign_taylor5_lo,
+                                                                                   float sign_taylor6_hi,
+                                                                                   float sign_taylor6_lo,
+                                                                                   float sign_taylor7_hi,
+                                                                                   float sign_taylor7_lo,
+                                                                                   float sign_taylor8_hi,
+                                                                                   float sign_taylor8_lo,
+                                                                                   float sign_taylor9_hi,
+                                                                                   float sign_taylor9_lo,
+                                                                                   float *restrict out_mean,
+                                                                                   float *restrict out_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
@@ -441,128 +457,134 @@ static inline void leaky_relu_tight_forward_element(float mean, float var, float
     const float t341 = __builtin_fmaf(t83, t327, t340);
     const float t342 = __builtin_fmaf(t173, t327, t341);
     const float t343 = __builtin_fmaf(t83, t338, t342);
-    const float t344 = -t343;
-    const float t345 = __builtin_fmaf(t40, t41, t36);
-    const float t346 = 1.0f + t345;  // exp(-t^2/2), mantissa
-    const float t347 = t199 * t205;
-    const float t348 = t346 * t347;
-    const float t349 = t340 * t348;
-    const float t350 = -t349;
-    const float t351 = __builtin_fmaf(t340, t348, t350);
-    const float t352 = __builtin_fmaf(t344, t348, t351);
-    const float t353 = t83 + t173;
-    const float t354 = t74 + t151;
-    const float t355 = 2.0f * t354;
-    const float t356 = __builtin_fmaf(t75, t353, t355);  // Mills ratio/sqrt(2 pi)
-    const float t357 = negative_slope_hi * t325;
-    const float t358 = (-2.0f) * t357;
-    const float t359 = t356 * t358;
-    const float t360 = t349 + t359;
-    const float t361 = t360 - t359;
-    const float t362 = t360 - t361;
-    const float t363 = t359 - t362;
-    const float t364 = t349 - t361;
-    const float t365 = t363 + t364;
-    const float t366 = -t359;
-    const float t367 = __builtin_fmaf(t356, t358, t366);
-    const float t368 = t365 + t367;
-    const float t369 = -t357;
-    const float t370 = __builtin_fmaf(negative_slope_hi, t325, t369);
-    const float t371 = __builtin_fmaf(negative_slope_lo, t325, t370);
-    const float t372 = __builtin_fmaf(negative_slope_hi, t335, t371);
-    const float t373 = (-2.0f) * t372;
-    const float t374 = __builtin_fmaf(t356, t373, t368);
-    const float t375 = t352 + t374;
-    const float t376 = 2.0f * t326;
-    const float t377 = t74 * t376;
-    const float t378 = t360 + t377;
-    const float t379 = t378 - t377;
-    const float t380 = t378 - t379;
-    const float t381 = t377 - t380;
-    const float t382 = t360 - t379;
-    const float t383 = t381 + t382;
-    const float t384 = -t377;
-    const float t385 = __builtin_fmaf(t74, t376, t384);
-    const float t386 = t383 + t385;
-    const float t387 = __builtin_fmaf(t151, t376, t386);
-    const float t388 = 2.0f * t337;
-    const float t389 = __builtin_fmaf(t74, t388, t387);
-    const float t390 = t375 + t389;
-    const float t391 = t325 + t335;
-    const float t392 = t75 * t391;
-    const float t393 = 2.0f * t392;
-    const float t394 = t83 * t393;
-    const float t395 = t349 + t394;
-    const float t396 = t395 - t394;
-    const float t397 = t395 - t396;
-    const float t398 = t394 - t397;
-    const float t399 = t349 - t396;
-    const float t400 = t398 + t399;
-    const float t401 = -t394;
-    const float t402 = __builtin_fmaf(t83, t393, t401);
-    const float t403 = t400 + t402;
-    const float t404 = __builtin_fmaf(t173, t393, t403);
-    const float t405 = t352 + t404;
-    const float t406 = 1.0f + negative_slope_hi;
-    const float t407 = t325 * t406;
-    const float t408 = 2.0f * t407;
-    const float t409 = t74 * t408;
-    const float t410 = t395 + t409;
-    const float t411 = t410 - t409;
-    const float t412 = t410 - t411;
-    const float t413 = t409 - t412;
-    const float t414 = t395 - t411;
-    const float t415 = t413 + t414;
-    const float t416 = -t409;
-    const float t417 = __builtin_fmaf(t74, t408, t416);
-    const float t418 = t415 + t417;
-    const float t419 = __builtin_fmaf(t151, t408, t418);
-    const float t420 = -t407;
-    const float t421 = __builtin_fmaf(t325, t406, t420);
-    const float t422 = __builtin_fmaf(t335, t406, t421);
-    const float t423 = t406 - 1.0f;
-    const float t424 = negative_slope_hi - t423;
-    const float t425 = negative_slope_lo + t424;
-    const float t426 = __builtin_fmaf(t325, t425, t422);
-    const float t427 = 2.0f * t426;
-    const float t428 = __builtin_fmaf(t74, t427, t419);
-    const float t429 = t405 + t428;
-    const float t430 = t209 ? t390 : t429;
-    const float t431 = t209 ? t378 : t410;
+    const float t344 = t339 + t343;
+    const float t345 = -t344;
+    const float t346 = __builtin_fmaf(t40, t41, t36);
+    const float t347 = 1.0f + t346;  // exp(-t^2/2), mantissa
+    const float t348 = t199 * t205;
+    const float t349 = t347 * t348;
+    const float t350 = t345 * t349;
+    const float t351 = t325 + t335;
+    const float t352 = t75 * t351;
+    const float t353 = 2.0f * t352;
+    const float t354 = t83 * t353;
+    const float t355 = t350 + t354;
+    const float t356 = t355 - t354;
+    const float t357 = t355 - t356;
+    const float t358 = t354 - t357;
+    const float t359 = t350 - t356;
+    const float t360 = t358 + t359;
+    const float t361 = -t354;
+    const float t362 = __builtin_fmaf(t83, t353, t361);
+    const float t363 = t360 + t362;
+    const float t364 = __builtin_fmaf(t173, t353, t363);
+    const float t365 = -t350;
+    const float t366 = __builtin_fmaf(t345, t349, t365);
+    const float t367 = t366 + t364;
+    const float t368 = 1.0f + negative_slope_hi;
+    const float t369 = t325 * t368;
+    const float t370 = 2.0f * t369;
+    const float t371 = t74 * t370;
+    const float t372 = t355 + t371;
+    const float t373 = t372 - t371;
+    const float t374 = t372 - t373;
+    const float t375 = t371 - t374;
+    const float t376 = t355 - t373;
+    const float t377 = t375 + t376;
+    const float t378 = -t371;
+    const float t379 = __builtin_fmaf(t74, t370, t378);
+    const float t380 = t377 + t379;
+    const float t381 = __builtin_fmaf(t151, t370, t380);
+    const float t382 = -t369;
+    const float t383 = __builtin_fmaf(t325, t368, t382);
+    const float t384 = __builtin_fmaf(t335, t368, t383);
+    const float t385 = t368 - 1.0f;
+    const float t386 = negative_slope_hi - t385;
+    const float t387 = negative_slope_lo + t386;
+    const float t388 = __builtin_fmaf(t325, t387, t384);
+    const float t389 = 2.0f * t388;
+    const float t390 = __builtin_fmaf(t74, t389, t381);
+    const float t391 = t367 + t390;
+    const float t392 = t83 + t173;
+    const float t393 = t74 + t151;
+    const float t394 = 2.0f * t393;
+    const float t395 = __builtin_fmaf(t75, t392, t394);  // Mills ratio/sqrt(2 pi)
+    const float t396 = negative_slope_hi * t325;
+    const float t397 = (-2.0f) * t396;
+    const float t398 = t395 * t397;
+    const float t399 = t350 + t398;
+    const float t400 = t399 - t398;
+    const float t401 = t399 - t400;
+    const float t402 = t398 - t401;
+    const float t403 = t350 - t400;
+    const float t404 = t402 + t403;
+    const float t405 = -t398;
+    const float t406 = __builtin_fmaf(t395, t397, t405);
+    const float t407 = t404 + t406;
+    const float t408 = -t396;
+    const float t409 = __builtin_fmaf(negative_slope_hi, t325, t408);
+    const float t410 = __builtin_fmaf(negative_slope_lo, t325, t409);
+    const float t411 = __builtin_fmaf(negative_slope_hi, t335, t410);
+    const float t412 = (-2.0f) * t411;
+    const float t413 = __builtin_fmaf(t395, t412, t407);
+    const float t414 = t366 + t413;
+    const float t415 = 2.0f * t326;
+    const float t416 = t74 * t415;
+    const float t417 = t399 + t416;
+    const float t418 = t417 - t416;
+    const float t419 = t417 - t418;
+    const float t420 = t416 - t419;
+    const float t421 = t399 - t418;
+    const float t422 = t420 + t421;
+    const float t423 = -t416;
+    const float t424 = __builtin_fmaf(t74, t415, t423);
+    const float t425 = t422 + t424;
+    const float t426 = __builtin_fmaf(t151, t415, t425);
+    const float t427 = 2.0f * t337;
+    const float t428 = __builtin_fmaf(t74, t427, t426);
+    const float t429 = t414 + t428;
+    const float t430 = t209 ? t429 : t391;
+    const float t431 = t209 ? t417 : t372;
     const float t432 = t50 * t431;
     const float t433 = -t432;
     const float t434 = __builtin_fmaf(t50, t431, t433);
     const float t435 = __builtin_fmaf(t50, t430, t434);
     const float t436 = __builtin_fmaf(t52, t431, t435);
-    const float t437 = var * t432;
-    const float t438 = -t437;
-    const float t439 = __builtin_fmaf(var, t432, t438);
-    const float t440 = __builtin_fmaf(var, t436, t439);
-    const float t441 = t199 * t440;
-    const float t442 = t205 * t441;
-    const float t443 = t199 * t437;
+    const float c39 = 0x1p+96f;  // 2^96
+    const float t437 = t2 ? c39 : 1.0f;
+    const float t438 = var * t437;
+    const float t439 = t438 * t432;
+    const float t440 = -t439;
+    const float t441 = __builtin_fmaf(t438, t432, t440);
+    const float t442 = __builtin_fmaf(t438, t436, t441);
+    const float t443 = t199 * t442;
     const float t444 = t205 * t443;
-    const float t445 = negative_slope_hi * negative_slope_hi;
-    const float t446 = -t445;
-    const float t447 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t446);
-    const float t448 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t447);
-    const float t449 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t448);
-    const float t450 = t445 + t449;
-    const float t451 = t209 ? t450 : 1.0f;
-    const float t452 = var * t451;
-    const float t453 = t444 + t452;
-    const float t454 = t453 - t452;
-    const float t455 = t453 - t454;
-    const float t456 = t452 - t455;
-    const float t457 = t444 - t454;
-    const float t458 = t456 + t457;
-    const float t459 = -t452;
-    const float t460 = __builtin_fmaf(var, t451, t459);
-    const float t461 = t458 + t460;
-    const float t462 = t442 + t461;
-    const float t463 = t453 + t462;
+    const float t445 = t199 * t439;
+    const float t446 = t205 * t445;
+    const float t447 = negative_slope_hi * negative_slope_hi;
+    const float t448 = -t447;
+    const float t449 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t448);
+    const float t450 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t449);
+    const float t451 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t450);
+    const float t452 = t447 + t451;
+    const float t453 = t209 ? t452 : 1.0f;
+    const float t454 = t438 * t453;
+    const float t455 = t446 + t454;
+    const float t456 = t455 - t454;
+    const float t457 = t455 - t456;
+    const float t458 = t454 - t457;
+    const float t459 = t446 - t456;
+    const float t460 = t458 + t459;
+    const float t461 = -t454;
+    const float t462 = __builtin_fmaf(t438, t453, t461);
+    const float t463 = t460 + t462;
+    const float t464 = t444 + t463;
+    const float t465 = t455 + t464;
+    const float c40 = 0x1p-96f;  // 2^-96
+    const float t466 = t2 ? c40 : 1.0f;
+    const float t467 = t466 * t465;
     *out_mean = t324;
-    *out_var = t463;
+    *out_var = t467;
 }
 
 void leaky_relu_tight_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -611,22 +633,39 @@ void leaky_relu_tight_forward(int64_t n, const float *restrict mean, const float
     }
 }
 
-static inline void leaky_relu_tight_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                     float negative_slope_hi, float negative_slope_lo,
-                                                     float sign_width_hi, float sign_width_lo, float sign_at_hi,
-                                                     float sign_at_lo, float sign_square_hi, float sign_square_lo,
-                                                     float sign_square_rest_hi, float sign_square_rest_lo,
-                                                     float sign_taylor0_hi, float sign_taylor0_lo,
-                                                     float sign_taylor1_hi, float sign_taylor1_lo,
-                                                     float sign_taylor2_hi, float sign_taylor2_lo,
-                                                     float sign_taylor3_hi, float sign_taylor3_lo,
-                                                     float sign_taylor4_hi, float sign_taylor4_lo,
-                                                     float sign_taylor5_hi, float sign_taylor5_lo,
-                                                     float sign_taylor6_hi, float sign_taylor6_lo,
-                                                     float sign_taylor7_hi, float sign_taylor7_lo,
-                                                     float sign_taylor8_hi, float sign_taylor8_lo,
-                                                     float sign_taylor9_hi, float sign_taylor9_lo,
-                                                     float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void leaky_relu_tight_backward_element(float mean, float var,
+                                                                                    float grad_mean, float grad_var,
+                                                                                    float negative_slope_hi,
+                                                                                    float negative_slope_lo,
+                                                                                    float sign_width_hi,
+                                                                                    float sign_width_lo,
+                                                                                    float sign_at_hi, float sign_at_lo,
+                                                                                    float sign_square_hi,
+                                                                                    float sign_square_lo,
+                                                                                    float sign_square_rest_hi,
+                                                                                    float sign_square_rest_lo,
+                                                                                    float sign_taylor0_hi,
+                                                                                    float sign_taylor0_lo,
+                                                                                    float sign_taylor1_hi,
+                                                                                    float sign_taylor1_lo,
+                                                                                    float sign_taylor2_hi,
+                                                                                    float sign_taylor2_lo,
+                                                                                    float sign_taylor3_hi,
+                                                                                    float sign_taylor3_lo,
+                                                                                    float sign_taylor4_hi,
+                                                                                    float sign_taylor4_lo,
+                                                                                    float sign_taylor5_hi,
+                                                                                    float sign_taylor5_lo,
+                                                                                    float sign_taylor6_hi,
+                                                                                    float sign_taylor6_lo,
+                                                                                    float sign_taylor7_hi,
+                                                                                    float sign_taylor7_lo,
+                                                                                    float sign_taylor8_hi,
+                                                                                    float sign_taylor8_lo,
+                                                                                    float sign_taylor9_hi,
+                                                                                    float sign_taylor9_lo,
+                                                                                    float *restrict out_grad_mean,
+                                                                                    float *restrict out_grad_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;

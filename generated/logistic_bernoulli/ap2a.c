@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void logistic_bernoulli_ap2a_forward_element(float mean, float var, float *restrict out_mean,
-                                                           float *restrict out_var)
+static inline __attribute__((always_inline)) void logistic_bernoulli_ap2a_forward_element(float mean, float var,
+                                                                                          float *restrict out_mean,
+                                                                                          float *restrict out_var)
 {
     const float c0 = 0x1.a51a66p+1f;  // 3.28986812
     const float t0 = var + c0;
@@ -196,9 +197,11 @@ void logistic_bernoulli_ap2a_forward(int64_t n, const float *restrict mean, cons
     }
 }
 
-static inline void logistic_bernoulli_ap2a_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                            float *restrict out_grad_mean,
-                                                            float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void logistic_bernoulli_ap2a_backward_element(float mean, float var,
+                                                                                           float grad_mean,
+                                                                                           float grad_var,
+                                                                                           float *restrict out_grad_mean,
+                                                                                           float *restrict out_grad_var)
 {
     const float c0 = 0x1.a51a66p+1f;  // 3.28986812
     const float t0 = var + c0;

@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void logistic_bernoulli_pea_forward_element(float mean, float var, float *restrict out_mean,
-                                                          float *restrict out_var)
+static inline __attribute__((always_inline)) void logistic_bernoulli_pea_forward_element(float mean, float var,
+                                                                                         float *restrict out_mean,
+                                                                                         float *restrict out_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;
@@ -429,8 +430,11 @@ void logistic_bernoulli_pea_forward(int64_t n, const float *restrict mean, const
     }
 }
 
-static inline void logistic_bernoulli_pea_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                           float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void logistic_bernoulli_pea_backward_element(float mean, float var,
+                                                                                          float grad_mean,
+                                                                                          float grad_var,
+                                                                                          float *restrict out_grad_mean,
+                                                                                          float *restrict out_grad_var)
 {
     const float c0 = 0x1p+60f;  // 2^60
     const _Bool t0 = c0 < var;

@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void logistic_transform_ap1_forward_element(float mean, float var, float *restrict out_mean,
-                                                          float *restrict out_var)
+static inline __attribute__((always_inline)) void logistic_transform_ap1_forward_element(float mean, float var,
+                                                                                         float *restrict out_mean,
+                                                                                         float *restrict out_var)
 {
     const float t0 = __builtin_fabsf(mean);
     const float t1 = -t0;
@@ -128,8 +129,11 @@ void logistic_transform_ap1_forward(int64_t n, const float *restrict mean, const
     }
 }
 
-static inline void logistic_transform_ap1_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                           float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void logistic_transform_ap1_backward_element(float mean, float var,
+                                                                                          float grad_mean,
+                                                                                          float grad_var,
+                                                                                          float *restrict out_grad_mean,
+                                                                                          float *restrict out_grad_var)
 {
     const float t0 = __builtin_fabsf(mean);
     const float t1 = -t0;

@@ -41,8 +41,10 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void logistic_transform_large_variance_forward_element(float mean, float var, float *restrict out_mean,
-                                                                     float *restrict out_var)
+static inline __attribute__((always_inline)) void logistic_transform_large_variance_forward_element(float mean,
+                                                                                                    float var,
+                                                                                                    float *restrict out_mean,
+                                                                                                    float *restrict out_var)
 {
     const float c0 = 0x1.a51a66p+1f;  // 3.28986812
     const float t0 = var + c0;
@@ -332,9 +334,12 @@ void logistic_transform_large_variance_forward(int64_t n, const float *restrict 
     }
 }
 
-static inline void logistic_transform_large_variance_backward_element(float mean, float var, float grad_mean,
-                                                                      float grad_var, float *restrict out_grad_mean,
-                                                                      float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void logistic_transform_large_variance_backward_element(float mean,
+                                                                                                     float var,
+                                                                                                     float grad_mean,
+                                                                                                     float grad_var,
+                                                                                                     float *restrict out_grad_mean,
+                                                                                                     float *restrict out_grad_var)
 {
     const float c0 = 0x1.a51a66p+1f;  // 3.28986812
     const float t0 = var + c0;

@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void logistic_transform_practical_forward_element(float mean, float var, float *restrict out_mean,
-                                                                float *restrict out_var)
+static inline __attribute__((always_inline)) void logistic_transform_practical_forward_element(float mean, float var,
+                                                                                               float *restrict out_mean,
+                                                                                               float *restrict out_var)
 {
     const float c0 = 0x1.374238p-2f;  // 0.303963542
     const float t0 = var * c0;
@@ -203,9 +204,11 @@ void logistic_transform_practical_forward(int64_t n, const float *restrict mean,
     }
 }
 
-static inline void logistic_transform_practical_backward_element(float mean, float var, float grad_mean,
-                                                                 float grad_var, float *restrict out_grad_mean,
-                                                                 float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void logistic_transform_practical_backward_element(float mean, float var,
+                                                                                                float grad_mean,
+                                                                                                float grad_var,
+                                                                                                float *restrict out_grad_mean,
+                                                                                                float *restrict out_grad_var)
 {
     const float c0 = 0x1.374238p-2f;  // 0.303963542
     const float t0 = var * c0;

@@ -59,9 +59,11 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void maximum_correlated_exact_forward_element(float mean1, float var1, float mean2, float var2,
-                                                            float cov, float *restrict out_mean,
-                                                            float *restrict out_var)
+static inline __attribute__((always_inline)) void maximum_correlated_exact_forward_element(float mean1, float var1,
+                                                                                           float mean2, float var2,
+                                                                                           float cov,
+                                                                                           float *restrict out_mean,
+                                                                                           float *restrict out_var)
 {
     const _Bool t0 = var1 < var2;
     const float t1 = t0 ? var2 : var1;
@@ -345,13 +347,15 @@ void maximum_correlated_exact_forward(int64_t n, const float *restrict mean1, co
     }
 }
 
-static inline void maximum_correlated_exact_backward_element(float mean1, float var1, float mean2, float var2,
-                                                             float cov, float grad_mean, float grad_var,
-                                                             float *restrict out_grad_mean1,
-                                                             float *restrict out_grad_var1,
-                                                             float *restrict out_grad_mean2,
-                                                             float *restrict out_grad_var2,
-                                                             float *restrict out_grad_cov)
+static inline __attribute__((always_inline)) void maximum_correlated_exact_backward_element(float mean1, float var1,
+                                                                                            float mean2, float var2,
+                                                                                            float cov, float grad_mean,
+                                                                                            float grad_var,
+                                                                                            float *restrict out_grad_mean1,
+                                                                                            float *restrict out_grad_var1,
+                                                                                            float *restrict out_grad_mean2,
+                                                                                            float *restrict out_grad_var2,
+                                                                                            float *restrict out_grad_cov)
 {
     const _Bool t0 = var1 < var2;
     const float t1 = t0 ? var2 : var1;

@@ -42,8 +42,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void normal_cdf_exact_forward_element(float mean, float var, float *restrict out_mean,
-                                                    float *restrict out_var)
+static inline __attribute__((always_inline)) void normal_cdf_exact_forward_element(float mean, float var,
+                                                                                   float *restrict out_mean,
+                                                                                   float *restrict out_var)
 {
     const _Bool t0 = 0.0f <= var;
     const float t1 = t0 ? var : 0.0f;
@@ -410,8 +411,10 @@ void normal_cdf_exact_forward(int64_t n, const float *restrict mean, const float
     }
 }
 
-static inline void normal_cdf_exact_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                     float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void normal_cdf_exact_backward_element(float mean, float var,
+                                                                                    float grad_mean, float grad_var,
+                                                                                    float *restrict out_grad_mean,
+                                                                                    float *restrict out_grad_var)
 {
     const _Bool t0 = 0.0f <= var;
     const float t1 = t0 ? var : 0.0f;

@@ -41,8 +41,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void probit_exact_forward_element(float mean, float var, float *restrict out_mean,
-                                                float *restrict out_var)
+static inline __attribute__((always_inline)) void probit_exact_forward_element(float mean, float var,
+                                                                               float *restrict out_mean,
+                                                                               float *restrict out_var)
 {
     const float t0 = var + 1.0f;
     const float t1 = __builtin_sqrtf(t0);
@@ -193,8 +194,10 @@ void probit_exact_forward(int64_t n, const float *restrict mean, const float *re
     }
 }
 
-static inline void probit_exact_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                                 float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void probit_exact_backward_element(float mean, float var, float grad_mean,
+                                                                                float grad_var,
+                                                                                float *restrict out_grad_mean,
+                                                                                float *restrict out_grad_var)
 {
     const float t0 = var + 1.0f;
     const float t1 = __builtin_sqrtf(t0);

@@ -48,8 +48,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void product_exact_forward_element(float mean1, float var1, float mean2, float var2,
-                                                 float *restrict out_mean, float *restrict out_var)
+static inline __attribute__((always_inline)) void product_exact_forward_element(float mean1, float var1, float mean2,
+                                                                                float var2, float *restrict out_mean,
+                                                                                float *restrict out_var)
 {
     const _Bool t0 = mean1 == mean1;
     const _Bool t1 = 0.0f <= var1;
@@ -83,10 +84,13 @@ void product_exact_forward(int64_t n, const float *restrict mean1, const float *
     }
 }
 
-static inline void product_exact_backward_element(float mean1, float var1, float mean2, float var2, float grad_mean,
-                                                  float grad_var, float *restrict out_grad_mean1,
-                                                  float *restrict out_grad_var1, float *restrict out_grad_mean2,
-                                                  float *restrict out_grad_var2)
+static inline __attribute__((always_inline)) void product_exact_backward_element(float mean1, float var1, float mean2,
+                                                                                 float var2, float grad_mean,
+                                                                                 float grad_var,
+                                                                                 float *restrict out_grad_mean1,
+                                                                                 float *restrict out_grad_var1,
+                                                                                 float *restrict out_grad_mean2,
+                                                                                 float *restrict out_grad_var2)
 {
     const float t0 = mean1 * var2;
     const float t1 = 2.0f * t0;

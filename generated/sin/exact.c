@@ -40,7 +40,9 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline void sin_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+static inline __attribute__((always_inline)) void sin_exact_forward_element(float mean, float var,
+                                                                            float *restrict out_mean,
+                                                                            float *restrict out_var)
 {
     const _Bool t0 = 0.0f <= var;
     const float t1 = t0 ? 1.0f : (-1.0f);
@@ -220,8 +222,10 @@ void sin_exact_forward(int64_t n, const float *restrict mean, const float *restr
     }
 }
 
-static inline void sin_exact_backward_element(float mean, float var, float grad_mean, float grad_var,
-                                              float *restrict out_grad_mean, float *restrict out_grad_var)
+static inline __attribute__((always_inline)) void sin_exact_backward_element(float mean, float var, float grad_mean,
+                                                                             float grad_var,
+                                                                             float *restrict out_grad_mean,
+                                                                             float *restrict out_grad_var)
 {
     const _Bool t0 = 0.0f <= var;
     const float t1 = t0 ? 1.0f : (-1.0f);
