@@ -371,8 +371,8 @@ def _keep_freed_memory() -> None:
     """Arrays of a megabyte come and go by the thousand; giving each back to the system took a third of a build."""
     adjust = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None  # glibc has it
     if adjust is not None:
-        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            adjust(parameter, 32 << 20)
+        adjust(_M_MMAP_THRESHOLD, 32 << 20)  # its upper limit
+        adjust(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _end_with_parent() -> None:

@@ -30,7 +30,7 @@ from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL,
 from momentgen.errors import BuildError
 from momentgen.rule_inputs import moment_names, partial_names
 
-__all__ = ["Bound", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
+__all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
 _HARD = 150  # points an output that the next attempt is calibrated on
@@ -166,6 +166,24 @@ def _up(value: float) -> float:
     return float(f"{np.ceil(value / step) * step:.4g}")
 
 
+class Known:
+    """Points that do not depend on the program, with exact values: found once for all attempts at a variant."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[float, ...], tuple[Points, Mapping[str, npt.NDArray[np.float64]]]] = {}
+
+    def at(
+        self, stable: Stable, setting: Mapping[str, float], points: int, seed: int
+    ) -> tuple[Points, Mapping[str, npt.NDArray[np.float64]]]:
+        """The points for certification at one setting, in the domain, and exact values there."""
+        key = tuple(setting.values())
+        if key not in self._at:
+            sampler = sampler_of(stable.forward.inputs)
+            found = _kept(sampler, sampler.certification(stable, setting, points, seed))
+            self._at[key] = found, stable.truth(*found, setting)
+        return self._at[key]
+
+
 def measure(
     stable: Stable,
     runner: Runner,
@@ -173,8 +191,10 @@ def measure(
     *,
     points: int,
     seed: int,
+    known: Known | None = None,
 ) -> Measured:
     """Errors of outputs and partials over the whole domain; it ends at the first setting where the goal is missed."""
+    known = known or Known()
     sampler = sampler_of(stable.forward.inputs)
     bounds = {name: Bound() for name in stable.outputs}
     count = 0
@@ -185,11 +205,14 @@ def measure(
         def run(*at: F32, params: Mapping[str, float] = params) -> dict[str, F32]:
             return runner(*at, params)
 
-        batch = sampler.certification(stable, run, setting, points, seed)
+        fixed, values = known.at(stable, setting, points, seed)
+        batch = _kept(sampler, sampler.worst(stable, run, setting, seed))
+        exact = stable.truth(*batch, setting)
+        batch = joined([fixed, batch])
+        exact = {name: np.concatenate([values[name], exact[name]]) for name in exact}
         missed: list[Points] = []
         for round_ in range(2):
-            batch = _kept(sampler, batch)
-            computed, exact = runner(*batch, params), stable.truth(*batch, setting)
+            computed = runner(*batch, params)
             worst: list[npt.NDArray[np.int64]] = []
             beyond: list[npt.NDArray[np.int64]] = []
             for name, bound in bounds.items():
@@ -204,7 +227,8 @@ def measure(
             if beyond:
                 missed.append(_at(batch, np.unique(np.concatenate(beyond))))
             if round_ == 0:
-                batch = sampler.neighbours(_at(batch, np.concatenate(worst)), seed)
+                batch = _kept(sampler, sampler.neighbours(_at(batch, np.concatenate(worst)), seed))
+                exact = stable.truth(*batch, setting)
         if missed:  # no use in the other settings: the program has to change
             hard.append((setting, joined(missed)))
             break

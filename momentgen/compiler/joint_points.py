@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.points import Points
-from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise import Stable
 
 __all__ = ["DOMAIN", "edges", "in_domain", "near_by", "screened", "spread"]
@@ -172,9 +172,9 @@ def screened(
         computed = run(*at)
         chosen = []
         for graph in (stable.forward64, stable.partials64):
-            values = evaluate_float64(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
-            for name, index in graph.outputs.items():
-                reference = np.broadcast_to(values[index], at[0].shape)
+            values = outputs_float64(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
+            for name, value in values.items():
+                reference = np.broadcast_to(value, at[0].shape)
                 error = stable.measure(name, computed[name], reference, *at)
                 # Where even float64 has no number, exact values decide.
                 error = np.where(np.isnan(error), 0.0, error)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import sympy
 
 from momentgen.compiler.ablate import Calibration, Choice, choose
-from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure, measure_at
+from momentgen.compiler.certify import Bound, Known, Runner, check_promises, kernel_params, measure, measure_at
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_triton
 from momentgen.compiler.emit.module import render_module
@@ -28,7 +28,7 @@ from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
 from momentgen.compiler.points import Points, seed_of
 from momentgen.compiler.program import Program
-from momentgen.compiler.real import Graph, evaluate_float64
+from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
@@ -130,6 +130,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
     choices: dict[str, Choice] = {}
     programs: dict[str, Program] = {}
     hard: list[tuple[Mapping[str, float], Points]] = []
+    known = Known()
     for _attempt in range(_ATTEMPTS):
         progress(f"lower {stable.variant}")
         for direction, graph in graphs.items():
@@ -142,12 +143,12 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
         def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
             return kernel_params(program, setting, stable.scalars(setting))
 
-        measured = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name))
+        measured = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name), known=known)
         # Evidence counts only where all else is well, and first what it holds for good: another run over the program
         # that comes out then changes nothing in how it came about.
-        for known in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
+        for at in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
             if not measured.hard:
-                measured = measure_at(stable, runner, params_of, known, measured)
+                measured = measure_at(stable, runner, params_of, at, measured)
         if not measured.hard:
             measured = recheck(stable, runner, params_of, measured, seed=seed_of(rule.name))
         bounds = measured.bounds
@@ -225,10 +226,9 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
         with np.errstate(all="ignore"):
             for ratio in stable.focus(setting):
                 away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
-        values = evaluate_float64(graph, {**inputs, **calibration.real})
-        for output, index in graph.outputs.items():
+        for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
             with np.errstate(over="ignore"):
-                computed = np.broadcast_to(values[index], away.shape).astype(np.float32)
+                computed = np.broadcast_to(values, away.shape).astype(np.float32)
             error = calibration.error(output, computed, away)
             if not error <= stable.goal:
                 raise BuildError(

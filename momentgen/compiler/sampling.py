@@ -37,8 +37,11 @@ class Sampler(Protocol):
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
         """Points for ablation."""
 
-    def certification(self, stable: Stable, run: Run, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        """Points at random, on the edges, and the worst of many; some may lie outside the domain."""
+    def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
+        """Points at random and on the edges, the same for any program; some may lie outside the domain."""
+
+    def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
+        """The worst of many points for a program; some may lie outside the domain."""
 
     def finite(self, seed: int) -> Points:
         """Any finite input, the edges of float32 included."""
@@ -79,12 +82,14 @@ class _Single:
         groups = [points.calibration_points(stable.box, n, seed), points.near_points(focus, n // 2, seed)]
         return joined([*groups, points.points_at(stable.places(setting), n // 4, seed)])
 
-    def certification(self, stable: Stable, run: Run, setting: Mapping[str, float], n: int, seed: int) -> Points:
+    def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
         groups = [points.wide_points(n, seed), points.edge_points()]
         groups.append(points.near_points(stable.focus(setting), n // 4, seed))
         groups.append(points.points_at(stable.places(setting), n // 4, seed))
-        groups.append(worst_points(stable, run, setting, points=_SCREENED, seed=seed))
         return joined(groups)
+
+    def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
+        return worst_points(stable, run, setting, points=_SCREENED, seed=seed)
 
     def finite(self, seed: int) -> Points:
         return joined([points.wide_points(200_000, seed), points.edge_points()])
@@ -119,13 +124,15 @@ class _Joint:
         ]
         return joined(groups)
 
-    def certification(self, stable: Stable, run: Run, setting: Mapping[str, float], n: int, seed: int) -> Points:
+    def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
         groups = [
             joint_points.spread(n, seed, covariance=self.covariance),
             joint_points.edges(n // 4, seed, covariance=self.covariance),
-            joint_points.screened(stable, run, setting, points=_SCREENED, seed=seed),
         ]
         return joined(groups)
+
+    def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
+        return joint_points.screened(stable, run, setting, points=_SCREENED, seed=seed)
 
     def finite(self, seed: int) -> Points:
         wide = joint_points.spread(200_000, seed, covariance=self.covariance)

@@ -11,7 +11,7 @@ import sympy as sp
 from flint import arb
 
 from momentgen.compiler.oracle import BallFunction, ball_function, evaluate
-from momentgen.compiler.real import Graph, evaluate_float64
+from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.stabilise.expressions import exponent_of
 from momentgen.compiler.stabilise.rewrite import Written
 from momentgen.compiler.ulp import SMALLEST_NORMAL, unit
@@ -120,8 +120,8 @@ class TermsUlp:
         """Sums of magnitudes by output, and the formula's |var| as ``value``; kept for the points last seen."""
         if self._last is None or self._last[0] is not mean or self._last[1] is not var:
             points = {"mean": mean.astype(np.float64), "var": var.astype(np.float64)}
-            values = evaluate_float64(self.graph, points)
-            sizes = {name: np.broadcast_to(np.abs(values[i]), mean.shape) for name, i in self.graph.outputs.items()}
+            values = outputs_float64(self.graph, points)
+            sizes = {name: np.broadcast_to(np.abs(value), mean.shape) for name, value in values.items()}
             self._last = mean, var, sizes
         return self._last[2]
 

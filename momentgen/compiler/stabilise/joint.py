@@ -22,7 +22,7 @@ from momentgen.compiler.approximate import Polynomial, fit_parameter
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.real import Graph, evaluate_float64
+from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.stabilise.polynomial import polynomial_graph, polynomial_sizes
@@ -86,11 +86,8 @@ class TermsUlp:
         """Sums of magnitudes by output; kept for the points last seen."""
         if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
             named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
-            values = evaluate_float64(self.graph, {**named, **self.params})
-            sizes = {
-                name: np.broadcast_to(np.abs(values[index]), points[0].shape)
-                for name, index in self.graph.outputs.items()
-            }
+            values = outputs_float64(self.graph, {**named, **self.params})
+            sizes = {name: np.broadcast_to(np.abs(value), points[0].shape) for name, value in values.items()}
             self._last = points, sizes
         return self._last[1]
 
