@@ -38,7 +38,7 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Frame", "Surface", "find_surfaces", "lines_of", "steps"]
+__all__ = ["Frame", "Surface", "Targets", "find_surfaces", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
@@ -177,13 +177,25 @@ def _ends(f: Activation) -> float:
     return end
 
 
-def find_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> dict[str, Surface]:
+#: exact outputs over the nodes of a frame, with even powers of z or with both
+Targets = dict[tuple[Frame, bool], _Targets]
+
+
+def find_surfaces(
+    f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets | None = None
+) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
+
+    Args:
+        f: the activation.
+        truth: its exact moments.
+        outputs: which of them.
+        known: of an earlier search for the same f; taken from, and added to.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    search = _Search(f, truth, outputs)
+    search = _Search(f, truth, outputs, {} if known is None else known)
     groups = [[name for name in outputs if flip_of(f, name)], [name for name in outputs if not flip_of(f, name)]]
     shared, *apart = (search.best(group) for group in (list(outputs), *groups))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
@@ -201,7 +213,7 @@ def _cost(found: Mapping[str, Surface]) -> int:
 class _Search:
     """Over frames."""
 
-    def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> None:
+    def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets) -> None:
         self.f = f
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
@@ -212,8 +224,10 @@ class _Search:
             reach = float(np.float32(max(_NORMAL[steps(f)], end / math.sqrt(c))))
             for bend in _BENDS:
                 frame = Frame(c, bend, reach)
-                exact = {even: _Targets(f, frame, even, truth) for even in {flip_of(f, name) != 0 for name in outputs}}
-                self.targets[frame] = {name: exact[flip_of(f, name) != 0].of(name) for name in outputs}
+                for even in {flip_of(f, name) != 0 for name in outputs}:
+                    if (frame, even) not in known:
+                        known[frame, even] = _Targets(f, frame, even, truth)
+                self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
                 self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
 
     def best(self, names: list[str]) -> dict[str, Surface]:

@@ -31,7 +31,7 @@ from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surface import Surface, find_surfaces
+from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
@@ -263,8 +263,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     surfaces: dict[str, Mapping[str, Surface]] = {}
+    known: Targets = {}
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        surfaces[name] = find_surfaces(f, truth, outputs)
+        surfaces[name] = find_surfaces(f, truth, outputs, known)
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
