@@ -150,9 +150,7 @@ def choose(
     if everything.worst > goal and graph.suspects:
         candidates = search.candidates(suspects=False)
         everything = search.try_(frozenset(candidates))
-    if everything.worst > goal:
-        return chosen(everything)
-    if graph.suspects and len(candidates) > _MANY:
+    if everything.worst > goal or (graph.suspects and len(search.candidates()) > _MANY):
         return chosen(everything)
     if not order:
         rate: dict[int, float] = {}  # loss for each operation saved
