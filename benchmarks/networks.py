@@ -145,7 +145,7 @@ def main() -> None:
             )
     console.print(table)
     save(
-        "networks",
+        f"networks_{arguments.threads}_thread{'s' if arguments.threads > 1 else ''}",
         {"environment": environment(), "batch": arguments.batch, "rounds": arguments.rounds, "results": rows},
     )
 
