@@ -136,7 +136,9 @@ def _within_tolerance(f: sp.Expr) -> None:
 
 
 #: known issues: what the build says of them
-_ONE_LINE = pytest.mark.xfail(strict=True, reason="one line on both sides: its partials vanish too fast for the polynomials")
+_ONE_LINE = pytest.mark.xfail(
+    strict=True, reason="one line on both sides: its partials vanish too fast for the polynomials"
+)
 _SLOPED = pytest.mark.xfail(strict=True, reason="two sloped lines: the mean misses its tolerance sixfold in float32")
 _FAR_OUT = pytest.mark.xfail(strict=True, reason="the float64 form's atoms oscillate beyond the points of their fit")
 
