@@ -1,7 +1,7 @@
 """Evidence: what exhaustive runs over all float32 means have found, kept as data beside the rules.
 
 ``momentgen exhaust`` writes ``rules/evidence/NAME.json``; a build reads it.  A run speaks for one program: its
-digest is that of the emitted C without comments and layout.  Where it is the program that was compiled, the
+digest is that of what the emitted C computes.  Where it is the program that was compiled, the
 certificate says so and takes in the maxima; in any case the worst inputs are measured again.
 """
 
@@ -25,14 +25,37 @@ __all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", 
 ALL_INPUTS = 1 << 32
 
 
-def program_digest(c_source: str) -> str:
-    r"""SHA-256 of C without its comments, layout and attributes: the same for the same program.
+_VALUE = re.compile(r"const (float|uint32_t|_Bool) (\w+) = ([^;]+);")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
 
-    >>> program_digest("// one\nint  x; /* two */") == program_digest("int x;")
-    True
+
+def program_digest(c_source: str) -> str:
+    r"""SHA-256 of what C computes: whatever its comments and layout, and its values' names and order.
+
+    Args:
+        c_source: as :func:`momentgen.compiler.emit.render_c` writes it, each value a constant of its own.
+
+    >>> one = "void f(float x, float *y) {const float a = x + 1; const float b = x * x; *y = a * b; /* product */}"
+    >>> two = "void f(float x, float *y) {const float t = x * x; const float u = x + 1;\n *y = u * t;}"
+    >>> program_digest(one) == program_digest(two), program_digest(one) == program_digest(two.replace("+", "-"))
+    (True, False)
     """
     code = re.sub(r"//[^\n]*|/\*.*?\*/|__attribute__\(\(\w+\)\)", " ", c_source, flags=re.DOTALL)
-    return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()
+    meaning: dict[str, str] = {}  # of a value: the digest of its expression, which says what its operands are
+    rest: list[str] = []
+
+    def meant(text: str) -> str:
+        return " ".join(re.findall(r"\w+|\S", _NAME.sub(lambda name: meaning.get(name[0], name[0]), text)))
+
+    for function in re.split(r"(?=\bvoid\b)", code):
+        meaning.clear()
+        end = 0
+        for value in _VALUE.finditer(function):
+            rest.append(meant(function[end : value.start()]))
+            meaning[value[2]] = hashlib.sha256(f"{value[1]} {meant(value[3])}".encode()).hexdigest()
+            end = value.end()
+        rest.append(meant(function[end:]))
+    return hashlib.sha256(" ".join(filter(None, rest)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from momentgen.compiler.evaluate import evaluate
 from momentgen.compiler.program import Builder, Instruction, Op, Program, verify
 
-__all__ = ["eliminate_dead", "fold_constants", "optimise", "schedule", "simplify"]
+__all__ = ["eliminate_dead", "fold_constants", "optimise", "reorder", "schedule", "simplify"]
 
 Pass = Callable[[Program], Program]
 
@@ -66,11 +66,11 @@ def eliminate_dead(program: Program) -> Program:
         if index not in live:
             live.add(index)
             pending.extend(program.instructions[index].args)
-    return _reorder(program, sorted(live))
+    return reorder(program, sorted(live))
 
 
-def _reorder(program: Program, order: list[int]) -> Program:
-    """The instructions ``order`` names, in that order."""
+def reorder(program: Program, order: list[int]) -> Program:
+    """The instructions that ``order`` names, each after its operands, in that order."""
     position = {index: new for new, index in enumerate(order)}
     instructions = tuple(
         Instruction(ins.op, tuple(position[a] for a in ins.args), ins.type, ins.bits, ins.name)
@@ -240,7 +240,7 @@ def schedule(program: Program) -> Program:
                 stack.pop()
                 done.add(index)
                 order.append(index)
-    return _reorder(program, order)
+    return reorder(program, order)
 
 
 def optimise(program: Program) -> Program:

@@ -3,7 +3,8 @@
 The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
-contracts nor reassociates: see :data:`C_FLAGS`.
+contracts nor reassociates: see :data:`C_FLAGS`.  Values stand in the order of
+:mod:`momentgen.compiler.interleave`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
+from momentgen.compiler.interleave import interleave
 from momentgen.compiler.program import Instruction, Op, Program, Type
 
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
@@ -132,7 +134,7 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
         ProgramError: if a program is not well formed.
     """
     parts = [header.c(), _PRELUDE]
-    for program in programs:
+    for program in map(interleave, programs):
         parts += [_element(program), _kernel(program)]
     return "\n\n".join(parts) + "\n"
 
