@@ -171,14 +171,15 @@ def _again(search: _Search, best: Trial, goal: float) -> Trial:
 
 
 def _demote(search: _Search, best: Trial, order: Sequence[int], goal: float) -> Trial:
-    """Demote along ``order`` as long as the goal holds, in halving batches."""
+    """Demote along ``order`` as long as the goal holds, in batches, doubled and halved."""
+    size = len(order)
     while order:
-        size = len(order)
-        while size:
-            trial = search.try_(best.double - frozenset(order[:size]))
-            if trial.worst <= goal:
-                best = trial
-                break
+        trial = search.try_(best.double - frozenset(order[:size]))
+        if trial.worst <= goal:
+            best, order, size = trial, order[size:], 2 * size
+        elif size > 1:
             size //= 2
-        order = order[max(size, 1) :]
+        else:
+            order, size = order[1:], 2
+        size = min(size, len(order))
     return best

@@ -205,16 +205,19 @@ class CompiledProgram:
 
     def _uniform(self, params: Mapping[str, float]) -> dict[int, Array]:
         """Storage -> array of one element, for all that does not depend on an input."""
+        instructions = self.program.instructions
+        indices = [i for i in self._live if not self._varying[i]]
+        known = np.array([instructions[i].bits or 0 for i in indices], np.uint32)
+        of_type = {Type.F32: known.view(np.float32), Type.I32: known.view(np.int32), Type.BOOL: known.astype(np.bool_)}
         values: dict[int, Array] = {}
-        for i, ins in enumerate(self.program.instructions):
-            if i not in self._live or self._varying[i]:
-                continue
-            values[self._slot[i]] = out = np.empty(1, _DTYPE[ins.type])
+        for k, i in enumerate(indices):
+            ins = instructions[i]
+            values[self._slot[i]] = out = of_type[ins.type][k : k + 1]
             if ins.args:
                 kernel: Callable[..., object] = self._scalar_fma if ins.op is Op.FMA else _KERNELS[ins.op]
                 kernel(*(values[self._slot[a]] for a in ins.args), out=out)
-            else:
-                out[0] = _leaf(self.program, ins, params)
+            elif ins.op is Op.PARAM:
+                out[0] = _param(self.program, ins, params)
         return values
 
     def _block(self, flat: list[F32], uniform: dict[int, Array], results: dict[str, F32], window: slice) -> None:
@@ -253,9 +256,7 @@ def _varying(program: Program) -> list[bool]:
     return varying
 
 
-def _leaf(program: Program, ins: Instruction, params: Mapping[str, float]) -> float | int:
-    if ins.op is not Op.PARAM:
-        return ins.value
+def _param(program: Program, ins: Instruction, params: Mapping[str, float]) -> float:
     if ins.name is None or ins.name not in params:
         raise InputError(f"program {program.name}: expected parameters {program.params}, got {tuple(params)}")
     return params[ins.name]

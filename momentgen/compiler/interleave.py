@@ -1,4 +1,4 @@
-"""An order of a program's values that keeps a superscalar core busy: what comes next is what the longest chain waits for.
+"""An order that keeps a superscalar core busy: what comes next is what the longest chain waits for.
 
 Between ``passes``, whose order (depth first) is read, evaluated and given to the GPU's assembler, and the C renderer:
 compilers keep the order of arithmetic in a vector loop about as it is written, and a core looks only some hundred

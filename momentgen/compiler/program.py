@@ -23,6 +23,8 @@ __all__ = ["Builder", "Instruction", "Op", "Program", "ProgramError", "Type", "f
 class Type(enum.Enum):
     """Type of a value in a program."""
 
+    __hash__ = object.__hash__  # as of :class:`Op`
+
     F32 = "f32"
     I32 = "i32"
     BOOL = "bool"
@@ -172,7 +174,7 @@ class Program:
     @property
     def operations(self) -> int:
         """Number of operations, leaves left out."""
-        return sum(self.count().values())
+        return sum(1 for ins in self.instructions if ins.args)
 
 
 def verify(program: Program) -> None:
@@ -236,7 +238,7 @@ class Builder:
         if op in _COMMUTATIVE:
             args = tuple(sorted(args))
         kind = self._instructions[args[1]].type if op is Op.SELECT else _SIGNATURE[op][1]
-        key = (op.value, args, bits, name)  # hashing an enum member or a dataclass is slow, and this is the inner loop
+        key = (op, args, bits, name)
         index = self._seen.get(key)
         if index is None:
             index = self._seen[key] = len(self._instructions)

@@ -29,6 +29,7 @@ MEAN, MEAN_SPREAD, VARIANCE, PARTIAL = 1e-6, 1e-9, 1e-5, 1e-4
 _SMALLEST = 2.0**-126
 _LOG2_VAR = (-44, 44)
 _erfc = np.vectorize(math.erfc, otypes=[float])
+_FAR = 10.0  # Phi(a) Phi(-a) at a = 10 sqrt(2) is 1e-45, far below _SMALLEST
 
 #: (mean, var, parameters) -> the six outputs, in float64
 Reference = Callable[[F32, F32, Mapping[str, float]], Mapping[str, F64]]
@@ -53,8 +54,11 @@ class MomentsMeasure:
         with np.errstate(all="ignore"):
             s = np.minimum(self.lipschitz**2 * var, (self.span / 2) ** 2)
             for point, jump in self.jumps:
-                a = (mean - point) / np.sqrt(np.maximum(var, 1e-300)) / math.sqrt(2)
-                s = s + jump**2 * _erfc(-a) * _erfc(a) / 4
+                away = np.abs(mean - point) / np.sqrt(np.maximum(var, 1e-300)) / math.sqrt(2)
+                near = away < _FAR  # math.erfc takes an element at a time
+                tail = np.zeros_like(away)
+                tail[near] = _erfc(away[near])
+                s = s + jump**2 * tail * (2 - tail) / 4
         return s
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +115,7 @@ class SettledMeasure:
         """The measure of f at ``setting``."""
         return replace(self, setting=tuple(setting.items()))
 
-    @property
+    @cached_property
     def measure(self) -> MomentsMeasure:
         """The measure of f with its parameters set."""
         return _measure(self.settled.name, self.settled.f.subs(self.settled.values(dict(self.setting))))
