@@ -5,23 +5,27 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from real_rules import ALL, FAITHFUL, each, source_of
+from real_rules import ALL, FAITHFUL, each, op_of, source_of
 
+import momentgen.generated
 from momentgen.compiler.machine_code import TARGETS, Findings, compile_triton, inspect
+from momentgen.runtime import Op
 from momentgen.runtime.gpu import launch_shape
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton")
 
 #: the rest is compiled by `make slow`
+EVERY = [(n, v) for n in momentgen.generated.__all__ if isinstance(op := op_of(n), Op) for v in op.variants]
 FAST = [(n, v, "sm_90") for n, v in ALL] + [(n, v, "gfx942") for n, v in FAITHFUL]
 SLOW = [(n, v, target) for n, v in ALL for target in TARGETS if (n, v, target) not in FAST]
+SLOW += [(n, v, "sm_90") for n, v in EVERY if (n, v) not in ALL]
 
 
 def findings(name: str, variant: str, direction: str, target: str, dtype: str = "fp32") -> Findings:
     source = source_of(name, variant, "_triton.py")
-    block, warps = launch_shape(1 << 22)  # as the runtime launches it
+    _, warps = launch_shape(1 << 22, 1)  # as the runtime launches it
     kernel = f"{name}_{variant}_{direction}_kernel"
-    return inspect(compile_triton(source, kernel, target, block=block, num_warps=warps, dtype=dtype))
+    return inspect(compile_triton(source, kernel, target, num_warps=warps, dtype=dtype))
 
 
 def check(name: str, variant: str, target: str) -> None:
@@ -42,8 +46,9 @@ def test_kernels_are_exact_and_stay_in_registers(name: str, variant: str, target
 
 
 def test_small_launches_give_a_thread_as_many_elements_as_large_ones() -> None:
-    shapes = {launch_shape(n) for n in (1, 1 << 10, 1 << 18, (1 << 18) + 1, 1 << 40)}
-    assert len({block // warps for block, warps in shapes}) == 1
+    for elements in (1, 2):
+        shapes = [launch_shape(n, elements) for n in (1, 1 << 10, 1 << 18, (1 << 18) + 1, 1 << 40)]
+        assert {block / warps / 32 for block, warps in shapes} == {elements}
 
 
 @pytest.mark.slow

@@ -126,17 +126,14 @@ def _module(source: str, name: str) -> Iterator[Any]:
             del sys.modules[path.stem]
 
 
-def compile_triton(
-    source: str, kernel_name: str, target: str, *, block: int = 512, num_warps: int = 8, dtype: str = "fp32"
-) -> Assembly:
+def compile_triton(source: str, kernel_name: str, target: str, *, num_warps: int = 8, dtype: str = "fp32") -> Assembly:
     """Compile one kernel of a generated Triton module for ``target``, without a GPU.
 
     Args:
         source: what :func:`momentgen.compiler.emit.render_triton` wrote.
         kernel_name: name of the kernel in it.
         target: a key of :data:`TARGETS`.
-        block: elements a program of the grid.
-        num_warps: warps a program of the grid.
+        num_warps: warps a program of the grid, of 32 lanes with the module's ``LANE_ELEMENTS`` each.
         dtype: element type of all tensors, in Triton's spelling (``fp32``, ``bf16``, ``fp16``).
 
     Raises:
@@ -158,6 +155,7 @@ def compile_triton(
             raise BuildError(
                 kernel_name, "emit", f"expected a compiled Triton kernel (not TRITON_INTERPRET), got {found}"
             )
+        block = 32 * num_warps * int(module.LANE_ELEMENTS)
         signature = {name: _argument_type(name, dtype) for name in kernel.arg_names}
         # What a launch with aligned tensors would know.
         aligned = [i for i, name in enumerate(kernel.arg_names) if name == "n" or name.endswith("_ptr")]

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.program import Builder, Instruction, Op, Program, verify
+from momentgen.compiler.program import Builder, Instruction, Op, Program
+from momentgen.compiler.schedule import reorder, schedule
 
-__all__ = ["eliminate_dead", "fold_constants", "optimise", "reorder", "schedule", "simplify"]
+__all__ = ["eliminate_dead", "fold_constants", "optimise", "simplify"]
 
 Pass = Callable[[Program], Program]
 
@@ -67,25 +68,6 @@ def eliminate_dead(program: Program) -> Program:
             live.add(index)
             pending.extend(program.instructions[index].args)
     return reorder(program, sorted(live))
-
-
-def reorder(program: Program, order: list[int]) -> Program:
-    """The instructions that ``order`` names, each after its operands, in that order."""
-    position = {index: new for new, index in enumerate(order)}
-    instructions = tuple(
-        Instruction(ins.op, tuple(position[a] for a in ins.args), ins.type, ins.bits, ins.name)
-        for ins in (program.instructions[index] for index in order)
-    )
-    result = Program(
-        program.name,
-        program.inputs,
-        program.params,
-        instructions,
-        tuple((name, position[index]) for name, index in program.outputs),
-        {position[index]: text for index, text in program.comments.items() if index in position},
-    )
-    verify(result)
-    return result
 
 
 def fold_constants(program: Program) -> Program:
@@ -214,40 +196,8 @@ def _reciprocal_is_exact(bits: int) -> bool:
     return bits & 0x7FFFFF == 0 and 1 <= exponent <= 253
 
 
-def schedule(program: Program) -> Program:
-    """Order the values depth first from the outputs, each right before it is needed: local, and easier to read.
-
-    Inputs and parameters come first; the operand that needs more storage comes before the others (Sethi and Ullman,
-    1970), which keeps few values alive at a time.
-    """
-    instructions = program.instructions
-    need = [0] * len(instructions)
-    for index, ins in enumerate(instructions):
-        needs = sorted((need[a] for a in ins.args), reverse=True)
-        need[index] = max([1 if ins.args else 0, *(n + i for i, n in enumerate(needs))])
-    order = [i for i, ins in enumerate(instructions) if ins.op in (Op.INPUT, Op.PARAM)]
-    done = set(order)
-    for _, root in program.outputs:
-        stack = [root]
-        while stack:
-            index = stack[-1]
-            missing = [a for a in instructions[index].args if a not in done]
-            if index in done:
-                stack.pop()
-            elif missing:
-                stack.append(max(missing, key=lambda a: (need[a], -a)))
-            else:
-                stack.pop()
-                done.add(index)
-                order.append(index)
-    return reorder(program, order)
-
-
 def optimise(program: Program) -> Program:
-    """Fold, simplify, and drop what is dead until nothing changes, then order the rest.
-
-    The result computes the same bits; values are written depth first.
-    """
+    """Fold, simplify, and drop what is dead until nothing changes, then order the rest; the bits stay the same."""
     while True:
         tidied = eliminate_dead(simplify(fold_constants(program)))
         if tidied.instructions == program.instructions:

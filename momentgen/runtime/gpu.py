@@ -16,16 +16,16 @@ from momentgen.runtime.toolchain import Unavailable
 __all__ = ["TritonKernels", "launch_shape"]
 
 # Heuristics, not autotuning, which makes first calls slow and timings differ from run to run.
-_BLOCK = 512
-_SMALL_BLOCK = 256  # more programs than multiprocessors as early as possible
+_WARPS = 8  # more than 8 warps would leave a thread fewer than 255 registers
+_FEW_WARPS = 4  # more programs than multiprocessors as early as possible
 _SMALL = 1 << 18
-_WARP_ELEMENTS = 64  # elements a warp works on: 2 a lane; at 4 the largest kernels spill registers
+_WARP = 32
 
 
-def launch_shape(n: int) -> tuple[int, int]:
-    """Elements and warps of a program of the grid, for ``n`` elements in all."""
-    block = _SMALL_BLOCK if n <= _SMALL else _BLOCK
-    return block, block // _WARP_ELEMENTS
+def launch_shape(n: int, lane_elements: int) -> tuple[int, int]:
+    """Elements and warps of a program of the grid, for ``n`` elements in all and so many in each lane of a warp."""
+    warps = _FEW_WARPS if n <= _SMALL else _WARPS
+    return warps * _WARP * lane_elements, warps
 
 
 class TritonKernels:
@@ -52,6 +52,7 @@ class TritonKernels:
             module = importlib.import_module(path)
             for which in ("forward", "backward"):
                 self._kernels[which] = getattr(module, f"{name}_{variant}_{which}_kernel")
+            self._lane_elements: int = module.LANE_ELEMENTS
         except (ImportError, AttributeError) as error:
             raise MomentgenError(f"{name}: the Triton code of variant {variant} does not load: {error}") from error
 
@@ -62,7 +63,7 @@ class TritonKernels:
         n = inputs[0].numel()
         if n == 0:
             return
-        block, warps = launch_shape(n)
+        block, warps = launch_shape(n, self._lane_elements)
         grid = ((n + block - 1) // block,)
         with _on_device(inputs[0]):
             self._kernels[which][grid](

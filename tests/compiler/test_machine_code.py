@@ -76,6 +76,8 @@ def test_approximate_code_is_found() -> None:
 import triton
 import triton.language as tl
 
+LANE_ELEMENTS = 2
+
 @triton.jit
 def sloppy_kernel(x_ptr, out_y_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

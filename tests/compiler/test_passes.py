@@ -10,10 +10,11 @@ from compiler.program_strategies import adversarial_inputs, different_bits, prog
 from hypothesis import given, settings
 
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.passes import eliminate_dead, fold_constants, optimise, schedule, simplify
+from momentgen.compiler.passes import eliminate_dead, fold_constants, optimise, simplify
 from momentgen.compiler.program import Builder, Program
+from momentgen.compiler.schedule import interleave, schedule
 
-PASSES = [eliminate_dead, fold_constants, simplify, schedule, optimise]
+PASSES = [eliminate_dead, fold_constants, simplify, schedule, interleave, optimise]
 INPUTS = adversarial_inputs(6000)
 
 

@@ -4,7 +4,7 @@ The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
 contracts nor reassociates: see :data:`C_FLAGS`.  Values stand in the order of
-:mod:`momentgen.compiler.interleave`.
+:func:`momentgen.compiler.schedule.interleave`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.interleave import interleave
 from momentgen.compiler.program import Instruction, Op, Program, Type
+from momentgen.compiler.schedule import interleave
 
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def product_exact_forward(mean1, var1, mean2, var2):

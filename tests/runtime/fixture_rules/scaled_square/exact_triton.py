@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def scaled_square_exact_forward(mean, var, scale_hi, scale_lo, squared_scale):
