@@ -1,7 +1,7 @@
 """The order of a program's values: for a reader and a GPU few alive at a time, for a CPU's core long chains early.
 
-The last of the ``passes`` orders a program by :func:`schedule`, and so does the Triton renderer leave it; the C renderer
-orders it by :func:`interleave`.  Bits do not depend on the order.
+The last of the ``passes`` orders a program by :func:`schedule`, which the Triton renderer keeps; the C renderer orders
+it by :func:`interleave`.  Bits do not depend on the order.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 _PER_CYCLE = 2.0  # operations that begin in a cycle
 #: values alive at a time, from where on what ends one comes first: 32 registers hold constants too
 _ALIVE = 20
+_FEW = 4  # where few are wanted: of 0 to 40, best for the general fallback's programs
 
 
 def reorder(program: Program, order: Sequence[int]) -> Program:
@@ -96,7 +97,7 @@ def interleave(program: Program) -> Program:
     def crowded(state: _State, index: int) -> tuple[float, ...]:
         return state.ended(index), -state.start[index], state.after[index], -index
 
-    return reorder(program, _State(program).order(crowded))
+    return reorder(program, _State(program).order(crowded, _ALIVE))
 
 
 def _frugal(program: Program) -> list[int]:
@@ -106,7 +107,7 @@ def _frugal(program: Program) -> list[int]:
         newest = max((state.place[a] for a in state.operands[index]), default=-1)
         return state.ended(index), newest, state.after[index], -index
 
-    return _State(program).order(crowded)
+    return _State(program).order(crowded, _FEW)
 
 
 def _depth_first(program: Program) -> list[int]:
@@ -168,8 +169,8 @@ class _State:
         """How many values the instruction is the last to use."""
         return sum(self.uses[a] == 1 for a in self.operands[index])
 
-    def order(self, crowded: Callable[[_State, int], tuple[float, ...]]) -> list[int]:
-        """The order; ``crowded`` says what comes first, the largest, where many values are alive."""
+    def order(self, crowded: Callable[[_State, int], tuple[float, ...]], many: int) -> list[int]:
+        """The order; ``crowded`` says what comes first, the largest, where ``many`` values are alive."""
         instructions = self.program.instructions
         waiting = [len(needed) for needed in self.operands]
         ready = {i for i, ins in enumerate(instructions) if ins.op not in _LEAVES and not waiting[i]}
@@ -184,7 +185,7 @@ class _State:
                 append(index)
         alive, clock = 0, 0.0
         while ready:
-            if alive >= _ALIVE:
+            if alive >= many:
                 chosen = max(ready, key=lambda i: crowded(self, i))
             else:
                 clock = max(clock, min(self.start[i] for i in ready))
