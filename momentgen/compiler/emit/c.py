@@ -63,6 +63,10 @@ static inline float as_float(uint32_t u)
 }
 #endif"""
 
+#: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 16 bits two, whose operations stand
+#: side by side and do not wait for each other (15 to 35 % less time)
+_NARROW = "uint16_t narrow = 0;  // so that gcc takes two vectors at a time"
+
 #: gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower for ELU
 _ELEMENT = "static inline __attribute__((always_inline)) void"
 
@@ -189,10 +193,13 @@ def _kernel(program: Program) -> str:
     actual = [*(f"{name}[i]" for name in program.inputs), *program.params]
     actual += [f"&out_{name}[i]" for name, _ in program.outputs]
     lines += [
-        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD})",
+        f"    {_NARROW}",
+        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD}) reduction(^ : narrow)",
         "    for (int64_t i = 0; i < n; ++i) {",
         *with_arguments(f"        {element_name(program)}", actual, end=");"),
+        f"        narrow ^= (uint16_t)as_bits(out_{program.outputs[0][0]}[i]);",
         "    }",
+        "    (void)narrow;",
         "}",
     ]
     return "\n".join(lines)
