@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["interleave", "most_alive", "reorder", "schedule"]
+__all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit"]
 
 #: cycles until a result can be used, about what x86 cores of the last ten years take
 _LATENCY = {Op.DIV: 12, Op.SQRT: 20, Op.SELECT: 2, **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.FMA), 4)}
@@ -19,6 +19,8 @@ _LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 _PER_CYCLE = 2.0  # operations that begin in a cycle
 #: values alive at a time, from where on what ends one comes first: 32 registers hold constants too
 _ALIVE = 20
+#: two elements of so many stay in the 255 registers of a GPU's thread; with more, a core spills more than it gains
+_ALIVE_OF_TWO = 100
 _FEW = 4  # where few are wanted: of 0 to 40, best for the general fallback's programs
 
 
@@ -67,6 +69,11 @@ def most_alive(program: Program) -> int:
             ends[last[index]] = ends.get(last[index], 0) + 1
         most = max(most, alive)
     return most
+
+
+def two_fit(program: Program) -> bool:
+    """Whether two elements (on a CPU, two vectors of them) are better worked on side by side than one by one."""
+    return most_alive(program) <= _ALIVE_OF_TWO
 
 
 def schedule(program: Program) -> Program:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program, Type
-from momentgen.compiler.schedule import interleave
+from momentgen.compiler.schedule import interleave, two_fit
 
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 
@@ -138,8 +138,8 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
         ProgramError: if a program is not well formed.
     """
     parts = [header.c(), _PRELUDE]
-    for program in map(interleave, programs):
-        parts += [_element(program), _kernel(program)]
+    for program in programs:
+        parts += [_element(interleave(program)), _kernel(program, two=two_fit(program))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -181,7 +181,7 @@ def _element(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _kernel(program: Program) -> str:
+def _kernel(program: Program, *, two: bool) -> str:
     arguments = ["int64_t n", *(f"const float *restrict {name}" for name in program.inputs)]
     arguments += ["const float *restrict params", *(f"float *restrict out_{name}" for name, _ in program.outputs)]
     lines = with_arguments(f"void {program.name}", arguments)
@@ -192,14 +192,13 @@ def _kernel(program: Program) -> str:
         lines.append("    (void)params;")
     actual = [*(f"{name}[i]" for name in program.inputs), *program.params]
     actual += [f"&out_{name}[i]" for name, _ in program.outputs]
+    reduction = " reduction(^ : narrow)" if two else ""
+    lines += [f"    {_NARROW}"] if two else []
     lines += [
-        f"    {_NARROW}",
-        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD}) reduction(^ : narrow)",
+        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD}){reduction}",
         "    for (int64_t i = 0; i < n; ++i) {",
         *with_arguments(f"        {element_name(program)}", actual, end=");"),
-        f"        narrow ^= (uint16_t)as_bits(out_{program.outputs[0][0]}[i]);",
-        "    }",
-        "    (void)narrow;",
-        "}",
     ]
+    lines += [f"        narrow ^= (uint16_t)as_bits(out_{program.outputs[0][0]}[i]);"] if two else []
+    lines += ["    }", *(["    (void)narrow;"] if two else []), "}"]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program
-from momentgen.compiler.schedule import most_alive
+from momentgen.compiler.schedule import two_fit
 
 __all__ = ["kernel_name", "render_triton"]
 
@@ -46,8 +46,6 @@ _FORMAT = {
     Op.IAND: "{} & {}",
     Op.IOR: "{} | {}",
 }
-#: Two elements of so many values alive stay in the 255 registers of a thread.
-_ALIVE_OF_TWO = 96
 #: Triton 3.6 makes +0 of a literal -0.0.
 _MINUS_ZERO = 0x80000000
 
@@ -77,7 +75,7 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     listing = f"__all__ = [{exported}]"
     if len(listing) > 119:
         listing = "\n".join(["__all__ = [", *(f'    "{name}",' for name in sorted(names)), "]"])
-    elements = 2 if max(map(most_alive, programs)) <= _ALIVE_OF_TWO else 1
+    elements = 2 if all(map(two_fit, programs)) else 1
     lanes = f"#: with more, values would not stay in registers\nLANE_ELEMENTS = {elements}"
     parts = [f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n{listing}\n\n{lanes}"]
     for program in programs:
