@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit"]
+__all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit", "vectors"]
 
 #: cycles until a result can be used, about what x86 cores of the last ten years take
 _LATENCY = {Op.DIV: 12, Op.SQRT: 20, Op.SELECT: 2, **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.FMA), 4)}
 _LATENCY |= dict.fromkeys((Op.LT, Op.LE, Op.EQ), 4)
 _LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 _PER_CYCLE = 2.0  # operations that begin in a cycle
-#: values alive at a time, from where on what ends one comes first: 32 registers hold constants too
-_ALIVE = 20
+#: values alive at a time, from where on what ends one comes first: several elements are worked on side by side
+_MANY = 4
 #: two elements of so many stay in the 255 registers of a GPU's thread; with more, a core spills more than it gains
 _ALIVE_OF_TWO = 100
-_FEW = 4  # where few are wanted: of 0 to 40, best for the general fallback's programs
+#: and four vectors of so many gain over two
+_ALIVE_OF_FOUR = 48
 
 
 def reorder(program: Program, order: Sequence[int]) -> Program:
@@ -72,8 +73,13 @@ def most_alive(program: Program) -> int:
 
 
 def two_fit(program: Program) -> bool:
-    """Whether two elements (on a CPU, two vectors of them) are better worked on side by side than one by one."""
+    """Whether a GPU's thread can work on two elements side by side."""
     return most_alive(program) <= _ALIVE_OF_TWO
+
+
+def vectors(program: Program) -> int:
+    """How many vectors of elements a core does best to work on side by side, by :func:`interleave`: 1, 2 or 4."""
+    return 4 if most_alive(interleave(program)) <= _ALIVE_OF_FOUR else 2 if two_fit(program) else 1
 
 
 def schedule(program: Program) -> Program:
@@ -104,7 +110,7 @@ def interleave(program: Program) -> Program:
     def crowded(state: _State, index: int) -> tuple[float, ...]:
         return state.ended(index), -state.start[index], state.after[index], -index
 
-    return reorder(program, _State(program).order(crowded, _ALIVE))
+    return reorder(program, _State(program).order(crowded))
 
 
 def _frugal(program: Program) -> list[int]:
@@ -114,7 +120,7 @@ def _frugal(program: Program) -> list[int]:
         newest = max((state.place[a] for a in state.operands[index]), default=-1)
         return state.ended(index), newest, state.after[index], -index
 
-    return _State(program).order(crowded, _FEW)
+    return _State(program).order(crowded)
 
 
 def _depth_first(program: Program) -> list[int]:
@@ -176,8 +182,8 @@ class _State:
         """How many values the instruction is the last to use."""
         return sum(self.uses[a] == 1 for a in self.operands[index])
 
-    def order(self, crowded: Callable[[_State, int], tuple[float, ...]], many: int) -> list[int]:
-        """The order; ``crowded`` says what comes first, the largest, where ``many`` values are alive."""
+    def order(self, crowded: Callable[[_State, int], tuple[float, ...]]) -> list[int]:
+        """The order; ``crowded`` says what comes first, the largest, where many values are alive."""
         instructions = self.program.instructions
         waiting = [len(needed) for needed in self.operands]
         ready = {i for i, ins in enumerate(instructions) if ins.op not in _LEAVES and not waiting[i]}
@@ -192,7 +198,7 @@ class _State:
                 append(index)
         alive, clock = 0, 0.0
         while ready:
-            if alive >= many:
+            if alive >= _MANY:
                 chosen = max(ready, key=lambda i: crowded(self, i))
             else:
                 clock = max(clock, min(self.start[i] for i in ready))
