@@ -138,8 +138,8 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
         ProgramError: if a program is not well formed.
     """
     parts = [header.c(), _PRELUDE]
-    for program in programs:
-        parts += [_element(interleave(program)), _kernel(program, _NARROW.get(vectors(program)))]
+    for program in map(interleave, programs):
+        parts += [_element(program), _kernel(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
