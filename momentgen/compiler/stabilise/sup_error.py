@@ -243,10 +243,10 @@ def _add_powers(powers: list[fmpq | arb], group: AtomGroup) -> None:
 
 def _beyond(n: int, tau: float, u: arb) -> arb:
     """A bound of |T_n(-u')| for u' >= u >= 0."""
-    return _cramer(n, tau) * (-u * u / (4 * arb(tau))).exp()
+    return cramer(n, tau) * (-u * u / (4 * arb(tau))).exp()
 
 
-def _cramer(n: int, tau: float) -> arb:
+def cramer(n: int, tau: float) -> arb:
     """A bound of |T_n(-|u|)| exp(h²/4): T_n = ± He_(n-1)(h) φ(h)/w^n, and for n <= 0 even with exp(h²/2) T_n(0)."""
     if n <= 0:
         return {0: arb("0.5"), -1: (arb(tau) / (2 * arb.pi())).sqrt(), -2: arb(tau) / 4}[n]
@@ -261,12 +261,12 @@ class _Middle:
         self.e = e
         self.panels = 0
         self.off = [
-            [sum((abs(c) * _cramer(n + k, g.tau) for n, c in _orders(g)), arb(0)) * w for k, w in enumerate(_INVERSE)]
+            [sum((abs(c) * cramer(n + k, g.tau) for n, c in _orders(g)), arb(0)) * w for k, w in enumerate(_INVERSE)]
             for g in e.groups
         ]
         #: sum over a group's orders of |c_n| sup|T_(n + _COUNT)| exp(h²/4)/_COUNT!
         self.leftover = [
-            _up(sum((abs(c) * _cramer(n + _COUNT, g.tau) for n, c in _orders(g)), arb(0)) / math.factorial(_COUNT))
+            _up(sum((abs(c) * cramer(n + _COUNT, g.tau) for n, c in _orders(g)), arb(0)) / math.factorial(_COUNT))
             for g in e.groups
         ]
         self.centres = [float(arb(g.centre).mid()) for g in e.groups]

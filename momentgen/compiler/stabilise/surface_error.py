@@ -1,0 +1,427 @@
+r"""Proofs: how far, at most, the float32 polynomials of a mean and of its partials are from those of a sum of atoms.
+
+The polynomials of :mod:`momentgen.compiler.stabilise.surface` are fitted, and measured, at nodes.  With the atoms g of the
+same f, whose moments are in closed form, and ζ = sqrt(c)/w, w² = v + c, t = u/w,
+
+    E g(X) = line + Σ c_kn w^-n T_n(t; 1 + beta_k ζ²),    beta_k = tau_k/c - 1,
+
+is analytic over all inputs, -oo < t < oo and 0 < ζ <= 1, and so is the polynomial, in s = t/sqrt(kappa² + t²) and ζ.
+Their difference D is a Taylor polynomial of two variables on each of some hundred panels:
+
+1. in ζ by the heat equation, d T_n/d q² = T_(n + 2)/2 at q² = 1 + beta ζ², in t by T_n' = T_(n + 1).  What is left out
+   of both is bounded by Cramér's inequality; of the fitted polynomial, as a function of t, by Cauchy's estimate;
+2. sup |D| of the Taylor polynomial from its values at Chebyshev nodes, as in
+   :mod:`momentgen.compiler.stabilise.sup_error`.
+
+Where f's lines differ in slope, w times the smoothed kink is part of the mean; g's own kinks of order -1 and that one
+cancel as ζ -> 0, term by term: (1/ζ) Σ c_k (T_-1(t; 1 + beta_k ζ²) - T_-1(t; 1)) is a power series in ζ.
+
+With sup |f - g| it bounds what the mean's real formula is off by, for all mu and v: |mean - E f| <= sup|f - g| + sup|D|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from flint import acb, arb, arb_series, ctx
+
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.sup_error import cramer
+from momentgen.compiler.stabilise.surface import Surface, lines_of, steps
+from momentgen.compiler.stabilise.surrogate_graph import AtomSum
+from momentgen.errors import BuildError
+
+__all__ = ["PROVABLE", "prove_surface"]
+
+F64 = npt.NDArray[np.float64]
+#: outputs that are sums of atoms, with how many derivatives in u they are and their factor
+PROVABLE: Mapping[str, tuple[int, float]] = {"mean": (0, 1.0), "dmean_dmu": (1, 1.0), "dmean_dvar": (2, 0.5)}
+_IN_T = 22  # Taylor coefficients in t
+_HEAT = 14  # orders of the heat equation
+_STEP = 0.2  # largest |beta (ζ² - reference)|/q² of a panel
+_RATIO = 0.25  # largest half width of a panel over its centre, in ζ
+_INVERSE = 24  # Taylor coefficients of 1/ζ
+_DISC = 4  # radius of Cauchy's disc over that of a panel in t
+_FAR = 12.0  # |t| over the widest q where nothing changes any more: exp(-h²/4) = 2e-16
+_NODES = 8  # Chebyshev nodes a coefficient: 1/cos(pi/16) = 1.02 in each variable
+_ROUNDING = 4e-13  # of the sums below, relative to the sum of magnitudes: fewer than 1500 roundings of 1.2e-16
+_LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected
+_PANELS = 20000
+_BITS = 128
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """A range of ζ: ζ = centre + half η, |η| <= 1, and the reference of the expansion in ζ²."""
+
+    low: float
+    high: float
+    reference: float
+
+    @property
+    def centre(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+    @property
+    def most(self) -> float:
+        """Largest |ζ² - reference|."""
+        return max(self.high**2 - self.reference, self.reference - self.low**2) * (1 + 1e-12)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Atoms of one variance, as functions of t: Σ_n c_n (ζ/sqrt c)^n T_n(t; 1 + beta ζ²)."""
+
+    beta: float
+    coefficients: Mapping[int, float]
+
+    def width(self, z: float) -> float:
+        """The variance 1 + beta z."""
+        return 1 + self.beta * z
+
+
+def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> tuple[float, int]:
+    """A bound of |polynomial - exact output of the atoms| over all mu and v >= 0, and how many panels it took.
+
+    The kink between f's lines is taken as exact, and levels that a mean is held within as not there.
+
+    Args:
+        f: the activation.
+        surface: the output's polynomial.
+        atoms: of the same f, about the same centre.
+        output: one of ``PROVABLE``.
+        expected: about how large the error is: what is left out is small beside it.
+
+    Raises:
+        BuildError: stage ``approximate``, if too many panels are needed.
+    """
+    with ctx.workprec(_BITS):
+        proof = _Proof(f, surface, atoms, output, expected)
+        return proof.bound(), proof.panels
+
+
+class _Proof:
+    """One output over all inputs."""
+
+    def __init__(self, f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> None:
+        self.f, self.surface, self.output, self.expected = f, surface, output, expected
+        self.c, self.panels = surface.frame.c, 0
+        shift, factor = PROVABLE[output]
+        a, b, a2, b2 = lines_of(f)
+        low = atoms.lows[0]
+        self.terms = [
+            _Terms(tau / self.c - 1, {n + shift: factor * w for n, w in enumerate(row, start=low) if w != 0})
+            for tau, row in zip(atoms.taus, atoms.mean.tolist(), strict=True)
+        ]
+        self.constant = {"mean": (b2 - b) / 2, "dmean_dmu": (a2 - a) / 2, "dmean_dvar": 0.0}[output]
+        kinked = steps(f)
+        self.dropped = output == "mean" and kinked and b == b2  # beyond the reach
+        powers = {"mean": int(self.dropped), "dmean_dmu": 0 if kinked else 1, "dmean_dvar": 1 if kinked else 2}
+        self.power = powers[output]
+        if any(-1 in term.coefficients for term in self.terms):
+            total = math.fsum(term.coefficients.get(-1, 0.0) for term in self.terms)
+            self.terms.append(_Terms(0.0, {-1: -total}))
+        fit = surface.fit
+        self.tables = [_table(fit.even), _table(fit.odd)]
+
+    # --- panels ---
+    def bound(self) -> float:
+        """Over all strips."""
+        return max(self.over_strip(strip) for strip in self.strips())
+
+    def strips(self) -> Iterator[_Strip]:
+        """From ζ = 0 to 1; the first about 0."""
+        largest = max(abs(term.beta) for term in self.terms)
+        high = min(1.0, math.sqrt(_STEP / (largest * (1 + _STEP))) if largest else 1.0)
+        yield _Strip(0.0, high, 0.0)
+        while high < 1.0:
+            low, width = high, 2 * _RATIO / (1 - _RATIO) * high
+            while True:
+                strip = _Strip(low, min(1.0, low + width), (low + min(1.0, low + width)) ** 2 / 4)
+                if all(
+                    abs(term.beta) * strip.most <= _STEP * min(term.width(strip.low**2), term.width(strip.high**2))
+                    for term in self.terms
+                ):
+                    break
+                width *= 0.9
+            yield strip
+            high = strip.high
+
+    def over_strip(self, strip: _Strip) -> float:
+        """Over all t."""
+        columns = _Columns(self, strip)
+        reach = self.surface.frame.reach
+        widest = max(max(term.width(strip.low**2), term.width(strip.high**2)) for term in self.terms)
+        far = max(_FAR * math.sqrt(widest), reach + 1)
+        waiting = [(-far, -reach), (-reach, 0.0), (0.0, reach), (reach, far)]
+        largest = 0.0
+        while waiting:
+            a, b = waiting.pop()
+            self.panels += 1
+            if self.panels > _PANELS:
+                cause = f"{self.output}: expected at most {_PANELS} panels; still open: t in [{a:.6g}, {b:.6g}]"
+                raise BuildError(self.f.name, "approximate", cause)
+            found = columns.panel((a + b) / 2, (b - a) / 2 * (1 + 1e-15), abs(a + b) / 2 > reach)
+            if found is None:
+                waiting += [(a, (a + b) / 2), ((a + b) / 2, b)]
+            else:
+                largest = max(largest, found)
+        return largest + 2 * columns.beyond(far)
+
+
+def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
+    """Coefficients [power of z, power of y]."""
+    most = max(map(len, rows), default=1)
+    return np.array([[*row, *[0.0] * (most - len(row))] for row in rows] or [[0.0]])
+
+
+class _Columns:
+    """What a strip's panels share: for each variance and order m, a polynomial in η that multiplies T_m(t; reference)."""
+
+    def __init__(self, proof: _Proof, strip: _Strip) -> None:
+        self.proof, self.strip = proof, strip
+        root = math.sqrt(proof.c)
+        zeta = np.array([strip.centre, strip.half])
+        delta = np.convolve(zeta, zeta)
+        delta[0] -= strip.reference
+        if strip.reference == 0.0:
+            delta = np.convolve(zeta, zeta)
+        self.left_out: list[tuple[_Terms, int, float]] = []  # terms, order, size of what multiplies it
+        self.weights: list[dict[int, F64]] = []
+        self.sizes: list[dict[int, F64]] = []  # the same with all terms positive, for the rounding
+        inverse = self.inverse(strip)
+        for term in proof.terms:
+            weight: dict[int, F64] = {}
+            size: dict[int, F64] = {}
+            for n, c in term.coefficients.items():
+                factor = inverse * root if n == -1 else _power(zeta / root, n)
+                power, step = np.ones(1), 1.0
+                for j in range(_HEAT):
+                    if n == -1 and strip.reference == 0.0:
+                        # (ζ²)^j/ζ; the terms of j = 0 add up to 0.
+                        row = np.convolve(_power(zeta, 2 * j - 1), [root]) if j else np.zeros(1)
+                    else:
+                        row = np.convolve(power, factor)
+                    m = n + 2 * j
+                    weight[m] = _sum(weight.get(m), c * step * row)
+                    size[m] = _sum(size.get(m), abs(c * step) * np.abs(row))
+                    power = np.convolve(power, delta)
+                    step *= term.beta / 2 / (j + 1)
+                high = strip.high / root
+                top = root / max(strip.low, 1e-300) if n == -1 and strip.reference else high**n if n >= 0 else 0.0
+                rest = abs(c * step) * (strip.most**_HEAT * top)
+                if n == -1 and strip.reference == 0.0:
+                    rest = abs(c * step) * root * strip.high ** (2 * _HEAT - 1)
+                self.left_out.append((term, n + 2 * _HEAT, rest * (1 + 1e-9)))
+                if n == -1 and strip.reference:
+                    off = (strip.half / strip.centre) ** _INVERSE / (strip.centre - strip.half) * root
+                    self.left_out.append((term, n, abs(c) * off * (1 + 1e-9)))
+            self.weights.append(weight)
+            self.sizes.append(size)
+        count = max(row.size for weight in self.weights for row in weight.values())
+        fit = self.of_fit(zeta)
+        self.count = max(count, *(row.size for part in fit for row in part))
+        self.fit = [np.stack([_padded(row, self.count) for row in part]) for part in fit]
+
+    @staticmethod
+    def inverse(strip: _Strip) -> F64:
+        """1/ζ in powers of η."""
+        if strip.reference == 0.0:
+            return np.zeros(1)
+        ratio = -strip.half / strip.centre
+        return np.asarray(ratio ** np.arange(_INVERSE) / strip.centre)
+
+    def of_fit(self, zeta: F64) -> tuple[list[F64], list[F64]]:
+        """What multiplies Σ_i c_ji y^i, and x times it, in powers of η."""
+        proof = self.proof
+        flip, unit = proof.surface.flip, _power(zeta / math.sqrt(proof.c), proof.power)
+        z = 2 * np.convolve(zeta, zeta) if flip else 2 * zeta
+        z[0] -= 1
+        parts = []
+        for parity, table in enumerate(proof.tables):
+            share = zeta if (flip, parity) in ((1, 1), (-1, 0)) else np.ones(1)
+            parts.append([np.convolve(np.convolve(_power(z, j), share), unit) for j in range(len(table))])
+        return parts[0], parts[1]
+
+    # --- one panel ---
+    def panel(self, centre: float, radius: float, outside: bool) -> float | None:
+        """A bound of |D| for |t - centre| <= radius; None where too much is left out."""
+        proof = self.proof
+        allowed = _LEFT_OUT * proof.expected
+        rest = self.rest_of_atoms(centre, radius)
+        if rest > allowed / 2:
+            return None
+        fit = self.fit_series(centre, radius, outside)
+        if fit is None:
+            return None
+        series, rest_of_fit = fit
+        if rest_of_fit > allowed / 2:
+            return None
+        total, sizes = np.zeros((self.count, _IN_T)), np.zeros((self.count, _IN_T))
+        scale = np.array([radius**i / math.factorial(i) for i in range(_IN_T)])
+        for term, weight, size in zip(proof.terms, self.weights, self.sizes, strict=True):
+            low, high = min(weight), max(weight)
+            values = _orders(centre, term.width(self.strip.reference), low, high + _IN_T)
+            for m, row in weight.items():
+                part = values[m - low : m - low + _IN_T] * scale
+                total[: row.size] -= row[:, None] * part
+                sizes[: row.size] += size[m][:, None] * np.abs(part)
+        total[0, 0] += proof.constant
+        for rows, table, powers in zip(self.fit, proof.tables, series, strict=True):
+            inner = table @ powers
+            total += rows.T @ inner
+            sizes += np.abs(rows).T @ (np.abs(table) @ np.abs(powers))
+        rounding = _ROUNDING * float(sizes.sum())
+        rows, columns = _nodes(self.count), _nodes(_IN_T)
+        largest = float(np.abs(rows.T @ total @ columns).max())
+        norm = (1 / math.cos(math.pi / (2 * _NODES))) ** 2 * (1 + 1e-9)
+        return (largest + rounding) * norm + rounding + rest + rest_of_fit
+
+    def rest_of_atoms(self, centre: float, radius: float) -> float:
+        """By both expansions."""
+        strip, near = self.strip, max(abs(centre) - radius, 0.0)
+        total = 0.0
+        for term, order, size in self.left_out:
+            total += size * self.largest(term, order, near, strip)
+        for term, sizes in zip(self.proof.terms, self.sizes, strict=True):
+            q2 = term.width(strip.reference)
+            decay = math.exp(-near * near / (4 * q2)) * (1 + 1e-9)
+            for m, row in sizes.items():
+                total += float(row.sum()) * _remainder(m + _IN_T) * q2 ** (-(m + _IN_T) / 2) * radius**_IN_T * decay
+        return total * (1 + 1e-9)
+
+    def largest(self, term: _Terms, order: int, near: float, strip: _Strip) -> float:
+        """Of |T_order(t; q²)| over a strip for |t| >= near; of order -1 for any t up to the far end."""
+        ends = term.width(strip.low**2), term.width(strip.high**2)
+        if order == -1:  # |t| + sqrt(q²/2 pi), at |t| <= the end of the outermost panel
+            return (_FAR + 1) * math.sqrt(max(ends)) + self.proof.surface.frame.reach + 1
+        least, most = min(ends), max(ends)
+        return _cramer(order) * least ** (-order / 2) * math.exp(-near * near / (4 * most)) * (1 + 1e-9)
+
+    def fit_series(self, centre: float, radius: float, outside: bool) -> tuple[tuple[F64, F64], float] | None:
+        """Powers of y, and x times them, in powers of (t - centre)/radius; with what they leave out of the fit."""
+        proof = self.proof
+        counts = [table.shape[1] for table in proof.tables]
+        if outside:
+            flat = [np.zeros((count, _IN_T)) for count in counts]
+            if not proof.dropped:
+                for part, value in zip(flat, (1.0, math.copysign(1.0, centre)), strict=True):
+                    part[:, 0] = value  # y = 1
+            return (flat[0], flat[1]), 0.0
+        series = _frame_series(proof.surface.frame.bend, proof.surface.frame.largest, centre, radius, max(counts))
+        if series is None:
+            return None
+        even, odd, y, x = series
+        sizes = [float((np.abs(table) @ y ** np.arange(n)).sum()) for table, n in zip(proof.tables, counts, strict=True)]
+        unit = (self.strip.high / math.sqrt(proof.c)) ** proof.power
+        most = (sizes[0] + x * sizes[1]) * unit * (1 + 1e-9)
+        q = 1 / _DISC
+        return (even[: counts[0]], odd[: counts[1]]), most * q**_IN_T / (1 - q)
+
+    def beyond(self, far: float) -> float:
+        """What is left to change for |t| > far."""
+        strip, total = self.strip, 0.0
+        root = math.sqrt(self.proof.c)
+        for term in self.proof.terms:
+            ends = term.width(strip.low**2), term.width(strip.high**2)
+            for n, c in term.coefficients.items():
+                if n == -1:
+                    size = root * strip.high * abs(term.beta) / 2 * _cramer(1) / math.sqrt(min(*ends, 1.0))
+                    decay = math.exp(-far * far / (4 * max(*ends, 1.0)))
+                else:
+                    size = (strip.high / root) ** n * _cramer(n) * min(ends) ** (-n / 2)
+                    decay = math.exp(-far * far / (4 * max(ends)))
+                total += abs(c) * size * decay * (1 + 1e-9)
+        return total
+
+
+# --- pieces ------------------------------------------------------------------------
+def _power(row: F64, n: int) -> F64:
+    total = np.ones(1)
+    for _ in range(n):
+        total = np.convolve(total, row)
+    return total
+
+
+def _padded(row: F64, count: int) -> F64:
+    return np.concatenate([row, np.zeros(count - row.size)])
+
+
+def _sum(a: F64 | None, b: F64) -> F64:
+    if a is None:
+        return b
+    count = max(a.size, b.size)
+    return _padded(a, count) + _padded(b, count)
+
+
+@lru_cache
+def _cramer(n: int) -> float:
+    return float(cramer(n, 1.0).upper()) * (1 + 1e-15)
+
+
+@lru_cache
+def _remainder(n: int) -> float:
+    """Cramér's bound over _IN_T!."""
+    return _cramer(n) / math.factorial(_IN_T) * (1 + 1e-15)
+
+
+@lru_cache
+def _nodes(count: int) -> F64:
+    nodes = np.cos((2 * np.arange(_NODES * count) + 1) * math.pi / (2 * _NODES * count))
+    return np.asarray(nodes[None, :] ** np.arange(count)[:, None])
+
+
+@lru_cache(maxsize=100_000)
+def _orders(t: float, q2: float, low: int, high: int) -> F64:
+    """T_n(t; q²), low <= n < high, low >= -1, rounded."""
+    tau, u = arb(q2), arb(t)
+    w = tau.sqrt()
+    h = u / w
+    density = (-h * h / 2).exp() / (2 * arb.pi()).sqrt()
+    big = (-h / arb(2).sqrt()).erfc() / 2
+    table = {-1: w * (h * big + density), 0: big, 1: density / w}
+    first, second = -u / tau, -1 / tau
+    for n in range(1, high - 1):
+        table[n + 1] = first * table[n] + (n - 1) * second * table[n - 1] if n > 1 else first * table[1]
+    return np.array([float(table[n]) for n in range(low, high)])
+
+
+@lru_cache(maxsize=4096)
+def _frame_series(
+    bend: float, largest: float, centre: float, radius: float, count: int
+) -> tuple[F64, F64, float, float] | None:
+    """Series of y^i and of x y^i, i < count, in (t - centre)/radius, and bounds of |y| and |x| on Cauchy's disc."""
+    disc = acb(arb(centre, radius * _DISC), arb(0, radius * _DISC))
+    bottom = disc * disc + arb(bend) ** 2
+    if not bottom.real > 0:
+        return None
+    square = disc * disc / bottom / arb(largest) ** 2
+    sizes = [abs(2 * square - 1), abs(square).sqrt()]
+    if not all(size.is_finite() for size in sizes):
+        return None
+    cap = ctx.cap
+    try:
+        ctx.cap = _IN_T
+        t = arb_series([arb(centre), arb(radius)], _IN_T)
+        over = 1 / (t * t + arb(bend) ** 2)
+        y = 2 * t * t * over / arb(largest) ** 2 - 1
+        odd = t * over.sqrt() / arb(largest)
+        rows: list[list[F64]] = [[], []]
+        power = arb_series([arb(1)], _IN_T)
+        for _ in range(count):
+            for row, value in zip(rows, (power, power * odd), strict=True):
+                row.append(np.array([float(value[i]) for i in range(_IN_T)]))
+            power = power * y
+    finally:
+        ctx.cap = cap
+    return np.array(rows[0]), np.array(rows[1]), float(sizes[0].upper()), float(sizes[1].upper())
+
