@@ -9,6 +9,7 @@ Where its pieces are polynomials that is again a sum of atoms, about the kinks:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import sympy as sp
@@ -16,12 +17,15 @@ from flint import arb, ctx, fmpq
 
 from momentgen.compiler.oracle.balls import BallFunction
 from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.moments_measure import MEAN
 from momentgen.compiler.stabilise.sup_error import AtomGroup, Difference, Number, prove_sup_error
+from momentgen.compiler.stabilise.surface import Surface, lines_of
+from momentgen.compiler.stabilise.surface_error import prove_kink, prove_surface
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["difference", "proven_facts"]
+__all__ = ["difference", "proven_facts", "proven_mean"]
 
 _BITS = 192
 _FLOOR = 2.0**-44  # of the errors that a proof should come near to: below, float64 itself rounds
@@ -52,6 +56,28 @@ def proven_facts(f: Activation, atoms: AtomSum, measured: tuple[float, float, fl
     if f.kinks:
         facts["sup_error_of_f_smoothed_by"] = atoms.switch
     return facts
+
+
+def proven_mean(f: Activation, surface: Surface, atoms: AtomSum, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """For the certificate: A and B with |mean - E f| <= A + B sqrt(v + c), for all mu and v >= 0, in real arithmetic.
+
+    The mean's polynomial is compared with the atoms, these with f.  B is what the polynomial for the smoothed kink
+    between f's lines is off by, times the difference of their slopes.
+
+    Args:
+        f: the activation.
+        surface: of its mean, in float32.
+        atoms: that are compared with f and with the polynomial.
+        facts: of :func:`proven_facts` for these atoms.
+    """
+    if facts["sup_error_proven"] is None:
+        return {"sup_error_proven": None}
+    own, _ = prove_surface(f, surface, atoms, "mean", MEAN / 3)
+    found: dict[str, Any] = {"sup_error_proven": _up(own + facts["sup_error_proven"][0])}
+    slope, _, other, _ = lines_of(f)
+    if slope != other:
+        found["sup_error_over_w_proven"] = _up(abs(other - slope) * prove_kink(surface.frame))
+    return found
 
 
 def _up(value: float) -> float:

@@ -1,7 +1,7 @@
 r"""Proofs: how far, at most, the float32 polynomials of a mean and of its partials are from those of a sum of atoms.
 
-The polynomials of :mod:`momentgen.compiler.stabilise.surface` are fitted, and measured, at nodes.  With the atoms g of the
-same f, whose moments are in closed form, and ζ = sqrt(c)/w, w² = v + c, t = u/w,
+The polynomials of :mod:`momentgen.compiler.stabilise.surface` are fitted, and measured, at nodes.  With the atoms g of
+the same f, whose moments are in closed form, and ζ = sqrt(c)/w, w² = v + c, t = u/w,
 
     E g(X) = line + Σ c_kn w^-n T_n(t; 1 + beta_k ζ²),    beta_k = tau_k/c - 1,
 
@@ -16,7 +16,7 @@ Their difference D is a Taylor polynomial of two variables on each of some hundr
 Where f's lines differ in slope, w times the smoothed kink is part of the mean; g's own kinks of order -1 and that one
 cancel as ζ -> 0, term by term: (1/ζ) Σ c_k (T_-1(t; 1 + beta_k ζ²) - T_-1(t; 1)) is a power series in ζ.
 
-With sup |f - g| it bounds what the mean's real formula is off by, for all mu and v: |mean - E f| <= sup|f - g| + sup|D|.
+With sup |f - g| it bounds what the mean's real formula is off by: |mean - E f| <= sup|f - g| + sup|D| for all mu and v.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ import numpy as np
 import numpy.typing as npt
 from flint import acb, arb, arb_series, ctx
 
+from momentgen.compiler.approximate import prove
+from momentgen.compiler.approximate.special import J_series
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.sup_error import cramer
-from momentgen.compiler.stabilise.surface import Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface_graph import kink_fit
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 
-__all__ = ["PROVABLE", "prove_surface"]
+__all__ = ["PROVABLE", "prove_kink", "prove_surface"]
 
 F64 = npt.NDArray[np.float64]
 #: outputs that are sums of atoms, with how many derivatives in u they are and their factor
 PROVABLE: Mapping[str, tuple[int, float]] = {"mean": (0, 1.0), "dmean_dmu": (1, 1.0), "dmean_dvar": (2, 0.5)}
-_IN_T = 22  # Taylor coefficients in t
+_IN_T = 34  # Taylor coefficients in t
 _HEAT = 14  # orders of the heat equation
 _STEP = 0.2  # largest |beta (ζ² - reference)|/q² of a panel
 _RATIO = 0.25  # largest half width of a panel over its centre, in ζ
@@ -53,6 +56,7 @@ _ROUNDING = 4e-13  # of the sums below, relative to the sum of magnitudes: fewer
 _LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected
 _PANELS = 20000
 _BITS = 128
+_FARTHEST = 13.0  # where the graph's exponential ends
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,32 @@ def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, 
     with ctx.workprec(_BITS):
         proof = _Proof(f, surface, atoms, output, expected)
         return proof.bound(), proof.panels
+
+
+def prove_kink(frame: Frame) -> float:
+    """A bound of |K(|t|) - E (Z - |t|)_+| over all t, K the polynomial times exp(-t²/2) that the graph has for it.
+
+    Raises:
+        BuildError: stage ``approximate``, if none is found.
+    """
+    bend, largest = arb(frame.bend), arb(frame.largest)
+
+    def t_of(x: arb_series) -> arb_series:
+        s = x * largest
+        return bend * s / (1 - s * s).sqrt()
+
+    def core(x: arb_series) -> arb_series:
+        return J_series(1, t_of(x)) / (2 * arb.pi()).sqrt()
+
+    def density(x: arb_series) -> arb_series:
+        t = t_of(x)
+        return (-t * t / 2).exp()
+
+    proven = prove(kink_fit(frame), core, weight=density, tolerance=0.02)
+    if proven.bound is None:
+        raise BuildError(proven.what, "approximate", "expected a proven bound")
+    # Beyond the reach, or where the exponential is held, both lie between 0 and the density there.
+    return float(proven.bound) * (1 + 1e-12) + math.exp(-(min(frame.reach, _FARTHEST) ** 2) / 2) / frame.reach**2
 
 
 class _Proof:
@@ -185,7 +215,7 @@ def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
 
 
 class _Columns:
-    """What a strip's panels share: for each variance and order m, a polynomial in η that multiplies T_m(t; reference)."""
+    """What a strip's panels share: for each variance and order m, the polynomial in η that multiplies T_m."""
 
     def __init__(self, proof: _Proof, strip: _Strip) -> None:
         self.proof, self.strip = proof, strip
@@ -231,6 +261,17 @@ class _Columns:
         fit = self.of_fit(zeta)
         self.count = max(count, *(row.size for part in fit for row in part))
         self.fit = [np.stack([_padded(row, self.count) for row in part]) for part in fit]
+        #: by variance: the orders, and what multiplies each, shape (orders, powers of η)
+        self.orders = [np.array(sorted(weight)) for weight in self.weights]
+        self.tables = [
+            [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair]
+            for pair in zip(self.weights, self.sizes, strict=True)
+        ]
+        #: what is left out of the expansion in t is a multiple of exp(-t²/4q²), the multiple over radius^_IN_T
+        self.in_t = [
+            sum(float(row.sum()) * _remainder(m + _IN_T) * q2 ** (-(m + _IN_T) / 2) for m, row in sizes.items())
+            for q2, sizes in zip((term.width(strip.reference) for term in proof.terms), self.sizes, strict=True)
+        ]
 
     @staticmethod
     def inverse(strip: _Strip) -> F64:
@@ -268,21 +309,23 @@ class _Columns:
             return None
         total, sizes = np.zeros((self.count, _IN_T)), np.zeros((self.count, _IN_T))
         scale = np.array([radius**i / math.factorial(i) for i in range(_IN_T)])
-        for term, weight, size in zip(proof.terms, self.weights, self.sizes, strict=True):
-            low, high = min(weight), max(weight)
-            values = _orders(centre, term.width(self.strip.reference), low, high + _IN_T)
-            for m, row in weight.items():
-                part = values[m - low : m - low + _IN_T] * scale
-                total[: row.size] -= row[:, None] * part
-                sizes[: row.size] += size[m][:, None] * np.abs(part)
+        for term, orders, (weight, size) in zip(proof.terms, self.orders, self.tables, strict=True):
+            low = int(orders[0])
+            values = _orders(centre, term.width(self.strip.reference), low, int(orders[-1]) + _IN_T)
+            part = values[orders[:, None] - low + np.arange(_IN_T)] * scale
+            total -= weight.T @ part
+            sizes += size.T @ np.abs(part)
         total[0, 0] += proof.constant
         for rows, table, powers in zip(self.fit, proof.tables, series, strict=True):
             inner = table @ powers
             total += rows.T @ inner
             sizes += np.abs(rows).T @ (np.abs(table) @ np.abs(powers))
         rounding = _ROUNDING * float(sizes.sum())
-        rows, columns = _nodes(self.count), _nodes(_IN_T)
-        largest = float(np.abs(rows.T @ total @ columns).max())
+        # High powers, where there is next to nothing, cost as much as others.
+        size, small = np.abs(total), allowed / 4
+        in_eta, in_t = (_kept(size.sum(axis=axis), small) for axis in (1, 0))
+        rest += float(size.sum() - size[:in_eta, :in_t].sum()) * (1 + 1e-9)
+        largest = float(np.abs(_nodes(in_eta).T @ total[:in_eta, :in_t] @ _nodes(in_t)).max())
         norm = (1 / math.cos(math.pi / (2 * _NODES))) ** 2 * (1 + 1e-9)
         return (largest + rounding) * norm + rounding + rest + rest_of_fit
 
@@ -292,11 +335,8 @@ class _Columns:
         total = 0.0
         for term, order, size in self.left_out:
             total += size * self.largest(term, order, near, strip)
-        for term, sizes in zip(self.proof.terms, self.sizes, strict=True):
-            q2 = term.width(strip.reference)
-            decay = math.exp(-near * near / (4 * q2)) * (1 + 1e-9)
-            for m, row in sizes.items():
-                total += float(row.sum()) * _remainder(m + _IN_T) * q2 ** (-(m + _IN_T) / 2) * radius**_IN_T * decay
+        for term, size in zip(self.proof.terms, self.in_t, strict=True):
+            total += size * radius**_IN_T * math.exp(-near * near / (4 * term.width(strip.reference)))
         return total * (1 + 1e-9)
 
     def largest(self, term: _Terms, order: int, near: float, strip: _Strip) -> float:
@@ -321,7 +361,9 @@ class _Columns:
         if series is None:
             return None
         even, odd, y, x = series
-        sizes = [float((np.abs(table) @ y ** np.arange(n)).sum()) for table, n in zip(proof.tables, counts, strict=True)]
+        sizes = [
+            float((np.abs(table) @ y ** np.arange(n)).sum()) for table, n in zip(proof.tables, counts, strict=True)
+        ]
         unit = (self.strip.high / math.sqrt(proof.c)) ** proof.power
         most = (sizes[0] + x * sizes[1]) * unit * (1 + 1e-9)
         q = 1 / _DISC
@@ -350,6 +392,11 @@ def _power(row: F64, n: int) -> F64:
     for _ in range(n):
         total = np.convolve(total, row)
     return total
+
+
+def _kept(sizes: F64, small: float) -> int:
+    """How many of the first there are before the rest sum to less than ``small``."""
+    return max(1, int(np.count_nonzero(np.cumsum(sizes[::-1]) > small)))
 
 
 def _padded(row: F64, count: int) -> F64:
@@ -424,4 +471,3 @@ def _frame_series(
     finally:
         ctx.cap = cap
     return np.array(rows[0]), np.array(rows[1]), float(sizes[0].upper()), float(sizes[1].upper())
-

@@ -29,7 +29,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
-from momentgen.compiler.stabilise.proven import proven_facts
+from momentgen.compiler.stabilise.proven import proven_facts, proven_mean
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
@@ -271,6 +271,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
+    atom_facts = _atom_facts(f, fine)
     yield Stable(
         variant="exact",
         truth=truth,
@@ -285,8 +286,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
+            "mean_float32": proven_mean(f, surfaces["forward"]["mean"], fine.atoms, atom_facts),
             "switch_float64": fine.atoms.switch,
-            "atoms_float64": _atom_facts(f, fine),
+            "atoms_float64": atom_facts,
         },
         doc=(
             f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum of atoms of "
