@@ -52,7 +52,7 @@ _INVERSE = 24  # Taylor coefficients of 1/ζ
 _DISC = 4  # radius of Cauchy's disc over that of a panel in t
 _FAR = 12.0  # |t| over the widest q where nothing changes any more: exp(-h²/4) = 2e-16
 _NODES = 8  # Chebyshev nodes a coefficient: 1/cos(pi/16) = 1.02 in each variable
-_ROUNDING = 4e-13  # of the sums below, relative to the sum of magnitudes: fewer than 1500 roundings of 1.2e-16
+_ROUNDING = 2e-12  # of the sums below, relative to the sum of magnitudes: fewer than 18,000 roundings of 1.1e-16
 _LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected
 _PANELS = 20000
 _BITS = 128
@@ -166,7 +166,9 @@ class _Proof:
     # --- panels ---
     def bound(self) -> float:
         """Over all strips."""
-        return max(self.over_strip(strip) for strip in self.strips())
+        a, b, a2, b2 = lines_of(self.f)
+        rounding = 2.0**-50 * (abs(b) + abs(b2) + (abs(a) + abs(a2)) * abs(self.f.centre))  # of the lines' numbers
+        return max(self.over_strip(strip) for strip in self.strips()) + rounding
 
     def strips(self) -> Iterator[_Strip]:
         """From ζ = 0 to 1; the first about 0."""
@@ -188,10 +190,10 @@ class _Proof:
 
     def over_strip(self, strip: _Strip) -> float:
         """Over all t."""
-        columns = _Columns(self, strip)
         reach = self.surface.frame.reach
         widest = max(max(term.width(strip.low**2), term.width(strip.high**2)) for term in self.terms)
         far = max(_FAR * math.sqrt(widest), reach + 1)
+        columns = _Columns(self, strip, far)
         waiting = [(-far, -reach), (-reach, 0.0), (0.0, reach), (reach, far)]
         largest = 0.0
         while waiting:
@@ -205,7 +207,7 @@ class _Proof:
                 waiting += [(a, (a + b) / 2), ((a + b) / 2, b)]
             else:
                 largest = max(largest, found)
-        return largest + 2 * columns.beyond(far)
+        return largest + 2 * columns.beyond()
 
 
 def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
@@ -217,69 +219,63 @@ def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
 class _Columns:
     """What a strip's panels share: for each variance and order m, the polynomial in η that multiplies T_m."""
 
-    def __init__(self, proof: _Proof, strip: _Strip) -> None:
-        self.proof, self.strip = proof, strip
-        root = math.sqrt(proof.c)
-        zeta = np.array([strip.centre, strip.half])
-        delta = np.convolve(zeta, zeta)
-        delta[0] -= strip.reference
-        if strip.reference == 0.0:
-            delta = np.convolve(zeta, zeta)
-        self.left_out: list[tuple[_Terms, int, float]] = []  # terms, order, size of what multiplies it
-        self.weights: list[dict[int, F64]] = []
-        self.sizes: list[dict[int, F64]] = []  # the same with all terms positive, for the rounding
-        inverse = self.inverse(strip)
-        for term in proof.terms:
-            weight: dict[int, F64] = {}
-            size: dict[int, F64] = {}
-            for n, c in term.coefficients.items():
-                factor = inverse * root if n == -1 else _power(zeta / root, n)
-                power, step = np.ones(1), 1.0
-                for j in range(_HEAT):
-                    if n == -1 and strip.reference == 0.0:
-                        # (ζ²)^j/ζ; the terms of j = 0 add up to 0.
-                        row = np.convolve(_power(zeta, 2 * j - 1), [root]) if j else np.zeros(1)
-                    else:
-                        row = np.convolve(power, factor)
-                    m = n + 2 * j
-                    weight[m] = _sum(weight.get(m), c * step * row)
-                    size[m] = _sum(size.get(m), abs(c * step) * np.abs(row))
-                    power = np.convolve(power, delta)
-                    step *= term.beta / 2 / (j + 1)
-                high = strip.high / root
-                top = root / max(strip.low, 1e-300) if n == -1 and strip.reference else high**n if n >= 0 else 0.0
-                rest = abs(c * step) * (strip.most**_HEAT * top)
-                if n == -1 and strip.reference == 0.0:
-                    rest = abs(c * step) * root * strip.high ** (2 * _HEAT - 1)
-                self.left_out.append((term, n + 2 * _HEAT, rest * (1 + 1e-9)))
-                if n == -1 and strip.reference:
-                    off = (strip.half / strip.centre) ** _INVERSE / (strip.centre - strip.half) * root
-                    self.left_out.append((term, n, abs(c) * off * (1 + 1e-9)))
-            self.weights.append(weight)
-            self.sizes.append(size)
-        count = max(row.size for weight in self.weights for row in weight.values())
-        fit = self.of_fit(zeta)
-        self.count = max(count, *(row.size for part in fit for row in part))
+    def __init__(self, proof: _Proof, strip: _Strip, far: float) -> None:
+        self.proof, self.strip, self.far = proof, strip, far
+        self.zeta = np.array([strip.centre, strip.half])
+        self.left_out: list[tuple[_Terms, int, float]] = []  # terms, order, size of what multiplies T
+        pairs = [self.weighed(term) for term in proof.terms]
+        fit = self.of_fit(self.zeta)
+        rows = [*(row for part in fit for row in part), *(row for pair in pairs for row in pair[0].values())]
+        self.count = max(row.size for row in rows)
         self.fit = [np.stack([_padded(row, self.count) for row in part]) for part in fit]
-        #: by variance: the orders, and what multiplies each, shape (orders, powers of η)
-        self.orders = [np.array(sorted(weight)) for weight in self.weights]
+        #: by variance: the orders, and what multiplies each, with its sign and without, shape (orders, powers of η)
+        self.orders = [np.array(sorted(weight)) for weight, _ in pairs]
         self.tables = [
-            [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair]
-            for pair in zip(self.weights, self.sizes, strict=True)
+            [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair] for pair in pairs
         ]
         #: what is left out of the expansion in t is a multiple of exp(-t²/4q²), the multiple over radius^_IN_T
         self.in_t = [
             sum(float(row.sum()) * _remainder(m + _IN_T) * q2 ** (-(m + _IN_T) / 2) for m, row in sizes.items())
-            for q2, sizes in zip((term.width(strip.reference) for term in proof.terms), self.sizes, strict=True)
+            for q2, (_, sizes) in zip((term.width(strip.reference) for term in proof.terms), pairs, strict=True)
         ]
 
-    @staticmethod
-    def inverse(strip: _Strip) -> F64:
-        """1/ζ in powers of η."""
-        if strip.reference == 0.0:
+    def weighed(self, term: _Terms) -> tuple[dict[int, F64], dict[int, F64]]:
+        """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
+        strip, zeta, root = self.strip, self.zeta, math.sqrt(self.proof.c)
+        delta = np.convolve(zeta, zeta)
+        delta[0] -= strip.reference
+        weight: dict[int, F64] = {}
+        size: dict[int, F64] = {}
+        for n, c in term.coefficients.items():
+            about_zero = n == -1 and strip.reference == 0.0
+            factor = self.inverse() * root if n == -1 else _power(zeta / root, n)
+            power, step = np.ones(1), 1.0
+            for j in range(_HEAT):
+                row = np.convolve(power, factor)
+                if about_zero:  # (ζ²)^j/ζ; the terms of j = 0 add up to 0
+                    row = _power(zeta, 2 * j - 1) * root if j else np.zeros(1)
+                m = n + 2 * j
+                weight[m] = _sum(weight.get(m), c * step * row)
+                size[m] = _sum(size.get(m), abs(c * step) * np.abs(row))
+                power = np.convolve(power, delta)
+                step *= term.beta / 2 / (j + 1)
+            if about_zero:
+                rest = strip.high ** (2 * _HEAT - 1) * root
+            elif n == -1:
+                rest = strip.most**_HEAT * root / strip.low
+                off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
+                self.left_out.append((term, n, abs(c) * off * (1 + 1e-9)))
+            else:
+                rest = strip.most**_HEAT * (strip.high / root) ** n
+            self.left_out.append((term, n + 2 * _HEAT, abs(c * step) * rest * (1 + 1e-9)))
+        return weight, size
+
+    def inverse(self) -> F64:
+        """1/ζ in powers of η; nothing about ζ = 0, where it is not asked for."""
+        centre, half = self.zeta.tolist()
+        if self.strip.reference == 0.0:
             return np.zeros(1)
-        ratio = -strip.half / strip.centre
-        return np.asarray(ratio ** np.arange(_INVERSE) / strip.centre)
+        return np.asarray((-half / centre) ** np.arange(_INVERSE) / centre)
 
     def of_fit(self, zeta: F64) -> tuple[list[F64], list[F64]]:
         """What multiplies Σ_i c_ji y^i, and x times it, in powers of η."""
@@ -340,10 +336,10 @@ class _Columns:
         return total * (1 + 1e-9)
 
     def largest(self, term: _Terms, order: int, near: float, strip: _Strip) -> float:
-        """Of |T_order(t; q²)| over a strip for |t| >= near; of order -1 for any t up to the far end."""
+        """Of |T_order(t; q²)| over a strip for |t| >= near; of order -1 for any |t| <= far."""
         ends = term.width(strip.low**2), term.width(strip.high**2)
-        if order == -1:  # |t| + sqrt(q²/2 pi), at |t| <= the end of the outermost panel
-            return (_FAR + 1) * math.sqrt(max(ends)) + self.proof.surface.frame.reach + 1
+        if order == -1:  # at most |t| + sqrt(q²/2 pi); with room for what the heat equation leaves out
+            return self.far + math.sqrt(max(ends))
         least, most = min(ends), max(ends)
         return _cramer(order) * least ** (-order / 2) * math.exp(-near * near / (4 * most)) * (1 + 1e-9)
 
@@ -369,9 +365,9 @@ class _Columns:
         q = 1 / _DISC
         return (even[: counts[0]], odd[: counts[1]]), most * q**_IN_T / (1 - q)
 
-    def beyond(self, far: float) -> float:
+    def beyond(self) -> float:
         """What is left to change for |t| > far."""
-        strip, total = self.strip, 0.0
+        strip, far, total = self.strip, self.far, 0.0
         root = math.sqrt(self.proof.c)
         for term in self.proof.terms:
             ends = term.width(strip.low**2), term.width(strip.high**2)
