@@ -222,7 +222,7 @@ class _Columns:
     def __init__(self, proof: _Proof, strip: _Strip, far: float) -> None:
         self.proof, self.strip, self.far = proof, strip, far
         self.zeta = np.array([strip.centre, strip.half])
-        self.left_out: list[tuple[_Terms, int, float]] = []  # terms, order, size of what multiplies T
+        self.left_out: list[tuple[float, float]] = []  # A and B: of the expansion in ζ, A exp(-B t²)
         pairs = [self.weighed(term) for term in proof.terms]
         fit = self.of_fit(self.zeta)
         rows = [*(row for part in fit for row in part), *(row for pair in pairs for row in pair[0].values())]
@@ -233,11 +233,22 @@ class _Columns:
         self.tables = [
             [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair] for pair in pairs
         ]
-        #: what is left out of the expansion in t is a multiple of exp(-t²/4q²), the multiple over radius^_IN_T
-        self.in_t = [
-            sum(float(row.sum()) * _remainder(m + _IN_T) * q2 ** (-(m + _IN_T) / 2) for m, row in sizes.items())
-            for q2, (_, sizes) in zip((term.width(strip.reference) for term in proof.terms), pairs, strict=True)
-        ]
+        widths = [term.width(strip.reference) for term in proof.terms]
+        #: A and B again: of the expansion in t, over radius^_IN_T; and of all that an atom of t < 0 gives
+        self.in_t = np.array(
+            [(self.most(sizes, q2, _IN_T), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
+        )
+        self.all = [(self.most(sizes, q2, 0), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
+        self.rest = np.array(self.left_out)
+
+    @staticmethod
+    def most(sizes: Mapping[int, F64], q2: float, further: int) -> float:
+        """A bound of Σ_m size_m |T_(m + further)(-|t|; q²)|/further!, but for exp(-t²/4q²)."""
+        factorial = math.factorial(further)
+        return sum(
+            float(row.sum()) * (_cramer(m + further) * _root(q2, m + further) / factorial) * (1 + 1e-9)
+            for m, row in sizes.items()
+        )
 
     def weighed(self, term: _Terms) -> tuple[dict[int, F64], dict[int, F64]]:
         """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
@@ -264,10 +275,11 @@ class _Columns:
             elif n == -1:
                 rest = strip.most**_HEAT * root / strip.low
                 off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
-                self.left_out.append((term, n, abs(c) * off * (1 + 1e-9)))
+                self.left_out.append((abs(c) * off * (1 + 1e-9) * self.largest(term, n)[0], 0.0))
             else:
                 rest = strip.most**_HEAT * (strip.high / root) ** n
-            self.left_out.append((term, n + 2 * _HEAT, abs(c * step) * rest * (1 + 1e-9)))
+            top, rate = self.largest(term, n + 2 * _HEAT)
+            self.left_out.append((abs(c * step) * rest * (1 + 1e-9) * top, rate))
         return weight, size
 
     def inverse(self) -> F64:
@@ -294,7 +306,8 @@ class _Columns:
         """A bound of |D| for |t - centre| <= radius; None where too much is left out."""
         proof = self.proof
         allowed = _LEFT_OUT * proof.expected
-        rest = self.rest_of_atoms(centre, radius)
+        near = max(abs(centre) - radius, 0.0)
+        rest = self.rest_of_atoms(near, radius)
         if rest > allowed / 2:
             return None
         fit = self.fit_series(centre, radius, outside)
@@ -305,9 +318,18 @@ class _Columns:
             return None
         total, sizes = np.zeros((self.count, _IN_T)), np.zeros((self.count, _IN_T))
         scale = np.array([radius**i / math.factorial(i) for i in range(_IN_T)])
-        for term, orders, (weight, size) in zip(proof.terms, self.orders, self.tables, strict=True):
-            low = int(orders[0])
-            values = _orders(centre, term.width(self.strip.reference), low, int(orders[-1]) + _IN_T)
+        enough = allowed / (100 * len(proof.terms))
+        for term, orders, (weight, size), (top, rate) in zip(
+            proof.terms, self.orders, self.tables, self.all, strict=True
+        ):
+            low, dust = int(orders[0]), top * math.exp(-near * near * rate)
+            if dust <= enough:  # for t < 0 nothing, else T_0 = 1 and T_-1 = t
+                rest += dust
+                values = np.zeros(int(orders[-1]) + _IN_T - low)
+                if centre > 0 and low <= 0:
+                    values[: 1 - low] = (centre, 1.0)[-1 - low :]
+            else:
+                values = _orders(centre, term.width(self.strip.reference), low, int(orders[-1]) + _IN_T)
             part = values[orders[:, None] - low + np.arange(_IN_T)] * scale
             total -= weight.T @ part
             sizes += size.T @ np.abs(part)
@@ -325,23 +347,18 @@ class _Columns:
         norm = (1 / math.cos(math.pi / (2 * _NODES))) ** 2 * (1 + 1e-9)
         return (largest + rounding) * norm + rounding + rest + rest_of_fit
 
-    def rest_of_atoms(self, centre: float, radius: float) -> float:
-        """By both expansions."""
-        strip, near = self.strip, max(abs(centre) - radius, 0.0)
-        total = 0.0
-        for term, order, size in self.left_out:
-            total += size * self.largest(term, order, near, strip)
-        for term, size in zip(self.proof.terms, self.in_t, strict=True):
-            total += size * radius**_IN_T * math.exp(-near * near / (4 * term.width(strip.reference)))
-        return total * (1 + 1e-9)
+    def rest_of_atoms(self, near: float, radius: float) -> float:
+        """By both expansions, |t| >= near."""
+        in_z = self.rest[:, 0] * np.exp(-near * near * self.rest[:, 1])
+        in_t = self.in_t[:, 0] * np.exp(-near * near * self.in_t[:, 1])
+        return float(in_z.sum() + in_t.sum() * radius**_IN_T) * (1 + 1e-9)
 
-    def largest(self, term: _Terms, order: int, near: float, strip: _Strip) -> float:
-        """Of |T_order(t; q²)| over a strip for |t| >= near; of order -1 for any |t| <= far."""
-        ends = term.width(strip.low**2), term.width(strip.high**2)
+    def largest(self, term: _Terms, order: int) -> tuple[float, float]:
+        """A and B with |T_order(t; q²)| <= A exp(-B t²) over the strip; for order -1 and |t| <= far, B = 0."""
+        ends = term.width(self.strip.low**2), term.width(self.strip.high**2)
         if order == -1:  # at most |t| + sqrt(q²/2 pi); with room for what the heat equation leaves out
-            return self.far + math.sqrt(max(ends))
-        least, most = min(ends), max(ends)
-        return _cramer(order) * least ** (-order / 2) * math.exp(-near * near / (4 * most)) * (1 + 1e-9)
+            return self.far + math.sqrt(max(ends)), 0.0
+        return _cramer(order) * min(ends) ** (-order / 2) * (1 + 1e-9), 1 / (4 * max(ends))
 
     def fit_series(self, centre: float, radius: float, outside: bool) -> tuple[tuple[F64, F64], float] | None:
         """Powers of y, and x times them, in powers of (t - centre)/radius; with what they leave out of the fit."""
@@ -411,10 +428,9 @@ def _cramer(n: int) -> float:
     return float(cramer(n, 1.0).upper()) * (1 + 1e-15)
 
 
-@lru_cache
-def _remainder(n: int) -> float:
-    """Cramér's bound over _IN_T!."""
-    return _cramer(n) / math.factorial(_IN_T) * (1 + 1e-15)
+def _root(q2: float, n: int) -> float:
+    """What T_n(t; q²) is a multiple of, that of variance 1 being given: q^-n."""
+    return float(q2 ** (-n / 2))
 
 
 @lru_cache
