@@ -17,15 +17,15 @@ from flint import arb, ctx, fmpq
 
 from momentgen.compiler.oracle.balls import BallFunction
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.moments_measure import MEAN
+from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL
 from momentgen.compiler.stabilise.sup_error import AtomGroup, Difference, Number, prove_sup_error
 from momentgen.compiler.stabilise.surface import Surface, lines_of
-from momentgen.compiler.stabilise.surface_error import prove_kink, prove_surface
+from momentgen.compiler.stabilise.surface_error import PROVABLE, lift_of, prove_kink, prove_surface
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["difference", "proven_facts", "proven_mean"]
+__all__ = ["difference", "proven_facts", "proven_outputs"]
 
 _BITS = 192
 _FLOOR = 2.0**-44  # of the errors that a proof should come near to: below, float64 itself rounds
@@ -58,26 +58,39 @@ def proven_facts(f: Activation, atoms: AtomSum, measured: tuple[float, float, fl
     return facts
 
 
-def proven_mean(f: Activation, surface: Surface, atoms: AtomSum, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """For the certificate: A and B with |mean - E f| <= A + B sqrt(v + c), for all mu and v >= 0, in real arithmetic.
+def proven_outputs(
+    f: Activation, surfaces: Mapping[str, Surface], atoms: AtomSum, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """For the certificate: what the float32 mean and its partials are off by at most, for all mu and v >= 0.
 
-    The mean's polynomial is compared with the atoms, these with f.  B is what the polynomial for the smoothed kink
-    between f's lines is off by, times the difference of their slopes.
+    In real arithmetic.  The sum of ``constant_proven``, of ``times_w_proven`` times w and of ``over_w_proven``, or
+    ``over_w2_proven``, over w or w²; w² = v + c with the output's c.  The output's polynomial is compared with the
+    atoms, these with f; an error that grows with w is that of the kink between f's lines.
 
     Args:
         f: the activation.
-        surface: of its mean, in float32.
-        atoms: that are compared with f and with the polynomial.
+        surfaces: by output, polynomials in two variables.
+        atoms: that are compared with f and with the polynomials.
         facts: of :func:`proven_facts` for these atoms.
     """
     if facts["sup_error_proven"] is None:
-        return {"sup_error_proven": None}
-    own, _ = prove_surface(f, surface, atoms, "mean", MEAN / 3)
-    found: dict[str, Any] = {"sup_error_proven": _up(own + facts["sup_error_proven"][0])}
+        return {}
     slope, _, other, _ = lines_of(f)
-    if slope != other:
-        found["sup_error_over_w_proven"] = _up(abs(other - slope) * prove_kink(surface.frame))
-    return found
+    outputs: dict[str, Any] = {}
+    for name in surfaces.keys() & PROVABLE.keys():
+        frame, lift = surfaces[name].frame, lift_of(f, name)
+        derivative, factor = PROVABLE[name]
+        width = math.sqrt(frame.c)
+        expected = MEAN / 3 if name == "mean" else PARTIAL / 10 * f.lipschitz * width ** (lift + 1 - derivative)
+        own, _ = prove_surface(f, surfaces[name], atoms, name, expected)
+        rest = factor * facts["sup_error_proven"][derivative]
+        if lift:
+            outputs[name] = {"constant_proven": _up(rest), ("", "over_w_proven", "over_w2_proven")[lift]: _up(own)}
+        else:
+            outputs[name] = {"constant_proven": _up(rest + own)}
+        if name == "mean" and slope != other:
+            outputs[name]["times_w_proven"] = _up(abs(other - slope) * prove_kink(frame))
+    return dict(sorted(outputs.items(), key=lambda item: list(PROVABLE).index(item[0])))
 
 
 def _up(value: float) -> float:

@@ -39,7 +39,7 @@ from momentgen.compiler.stabilise.surface_graph import kink_fit
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 
-__all__ = ["PROVABLE", "prove_kink", "prove_surface"]
+__all__ = ["PROVABLE", "lift_of", "prove_kink", "prove_surface"]
 
 F64 = npt.NDArray[np.float64]
 #: outputs that are sums of atoms, with how many derivatives in u they are and their factor
@@ -93,8 +93,19 @@ class _Terms:
         return 1 + self.beta * z
 
 
+def lift_of(f: Activation, output: str) -> int:
+    """The power of w that a partial falls with, and its error: 0 for a mean.
+
+    Raises:
+        BuildError: if f follows no lines.
+    """
+    return {"mean": 0, "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}[output]
+
+
 def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> tuple[float, int]:
-    """A bound of |polynomial - exact output of the atoms| over all mu and v >= 0, and how many panels it took.
+    """A bound of w^p |polynomial - exact output of the atoms| over all mu and v >= 0, and how many panels it took.
+
+    p is :func:`lift_of` the output, w² = v + c.
 
     The kink between f's lines is taken as exact, and levels that a mean is held within as not there.
 
@@ -103,7 +114,7 @@ def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, 
         surface: the output's polynomial.
         atoms: of the same f, about the same centre.
         output: one of ``PROVABLE``.
-        expected: about how large the error is: what is left out is small beside it.
+        expected: about how large that is: what is left out is small beside it.
 
     Raises:
         BuildError: stage ``approximate``, if too many panels are needed.
@@ -155,8 +166,8 @@ class _Proof:
         self.constant = {"mean": (b2 - b) / 2, "dmean_dmu": (a2 - a) / 2, "dmean_dvar": 0.0}[output]
         kinked = steps(f)
         self.dropped = output == "mean" and kinked and b == b2  # beyond the reach
-        powers = {"mean": int(self.dropped), "dmean_dmu": 0 if kinked else 1, "dmean_dvar": 1 if kinked else 2}
-        self.power = powers[output]
+        self.lift = lift_of(f, output)
+        self.power = int(self.dropped)  # of 1/w, times which the polynomial is taken, beside the lift
         if any(-1 in term.coefficients for term in self.terms):
             total = math.fsum(term.coefficients.get(-1, 0.0) for term in self.terms)
             self.terms.append(_Terms(0.0, {-1: -total}))
@@ -252,14 +263,14 @@ class _Columns:
 
     def weighed(self, term: _Terms) -> tuple[dict[int, F64], dict[int, F64]]:
         """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
-        strip, zeta, root = self.strip, self.zeta, math.sqrt(self.proof.c)
+        strip, zeta, root, lift = self.strip, self.zeta, math.sqrt(self.proof.c), self.proof.lift
         delta = np.convolve(zeta, zeta)
         delta[0] -= strip.reference
         weight: dict[int, F64] = {}
         size: dict[int, F64] = {}
         for n, c in term.coefficients.items():
             about_zero = n == -1 and strip.reference == 0.0
-            factor = self.inverse() * root if n == -1 else _power(zeta / root, n)
+            factor = self.inverse() * root if n == -1 else _power(zeta / root, n - lift)
             power, step = np.ones(1), 1.0
             for j in range(_HEAT):
                 row = np.convolve(power, factor)
@@ -277,7 +288,7 @@ class _Columns:
                 off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
                 self.left_out.append((abs(c) * off * (1 + 1e-9) * self.largest(term, n)[0], 0.0))
             else:
-                rest = strip.most**_HEAT * (strip.high / root) ** n
+                rest = strip.most**_HEAT * (strip.high / root) ** (n - lift)
             top, rate = self.largest(term, n + 2 * _HEAT)
             self.left_out.append((abs(c * step) * rest * (1 + 1e-9) * top, rate))
         return weight, size
@@ -393,7 +404,7 @@ class _Columns:
                     size = root * strip.high * abs(term.beta) / 2 * _cramer(1) / math.sqrt(min(*ends, 1.0))
                     decay = math.exp(-far * far / (4 * max(*ends, 1.0)))
                 else:
-                    size = (strip.high / root) ** n * _cramer(n) * min(ends) ** (-n / 2)
+                    size = (strip.high / root) ** (n - self.proof.lift) * _cramer(n) * min(ends) ** (-n / 2)
                     decay = math.exp(-far * far / (4 * max(ends)))
                 total += abs(c) * size * decay * (1 + 1e-9)
         return total

@@ -29,7 +29,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
-from momentgen.compiler.stabilise.proven import proven_facts, proven_mean
+from momentgen.compiler.stabilise.proven import proven_facts, proven_outputs
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
@@ -286,7 +286,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "mean_float32": proven_mean(f, surfaces["forward"]["mean"], fine.atoms, atom_facts),
+            "float32": {n: proven_outputs(f, found, fine.atoms, atom_facts) for n, found in surfaces.items()},
             "switch_float64": fine.atoms.switch,
             "atoms_float64": atom_facts,
         },
