@@ -94,12 +94,22 @@ class _Terms:
 
 
 def lift_of(f: Activation, output: str) -> int:
-    """The power of w that a partial falls with, and its error: 0 for a mean.
+    """The power of w that a partial falls with, and its error: 0 for a mean, and for a slope that does not end at 0.
 
     Raises:
         BuildError: if f follows no lines.
     """
-    return {"mean": 0, "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}[output]
+    if output == "dmean_dmu" and lines_of(f)[0] != 0:
+        return 0
+    return _unit_of(f, output) if output != "mean" else 0
+
+
+def _unit_of(f: Activation, output: str) -> int:
+    """The power of 1/w times which a polynomial is taken."""
+    _, b, _, b2 = lines_of(f)
+    if output == "mean":
+        return int(steps(f) and b == b2)
+    return {"dmean_dmu": 0, "dmean_dvar": 1}[output] + int(not steps(f))
 
 
 def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> tuple[float, int]:
@@ -167,7 +177,7 @@ class _Proof:
         kinked = steps(f)
         self.dropped = output == "mean" and kinked and b == b2  # beyond the reach
         self.lift = lift_of(f, output)
-        self.power = int(self.dropped)  # of 1/w, times which the polynomial is taken, beside the lift
+        self.power = _unit_of(f, output) - self.lift
         if any(-1 in term.coefficients for term in self.terms):
             total = math.fsum(term.coefficients.get(-1, 0.0) for term in self.terms)
             self.terms.append(_Terms(0.0, {-1: -total}))
