@@ -16,9 +16,10 @@ from momentgen.compiler.oracle.balls import compile_analytic
 from momentgen.compiler.pieces import split
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.algebraic import find_ladder
+from momentgen.compiler.stabilise.atom_balls import AtomGroup
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.proven import difference, proven_facts
-from momentgen.compiler.stabilise.sup_error import AtomGroup, Difference, prove_sup_error
+from momentgen.compiler.stabilise.sup_error import Difference, prove_sup_error
 from momentgen.compiler.stabilise.surrogate import Found, find_atoms, find_fine_atoms
 from momentgen.errors import BuildError
 from momentgen.symbols import S, x

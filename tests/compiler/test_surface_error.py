@@ -14,6 +14,7 @@ import sympy as sp
 from momentgen.compiler.approximate import J
 from momentgen.compiler.pieces import split
 from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.stabilise import surface_error
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN
 from momentgen.compiler.stabilise.proven import difference, proven_facts, proven_outputs
@@ -123,6 +124,14 @@ def test_the_kink_is_as_good_as_proven_beyond_the_reach_as_well() -> None:
         kink = mp.exp(-(mp.mpf(held) ** 2) / 2) * fit(s)
         largest = max(largest, abs(kink - mp.npdf(t) * J(1, t)))
     assert largest <= bound <= 1.1 * largest
+
+
+def test_a_proof_that_takes_too_many_panels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, found, surfaces = _made("erf")
+    monkeypatch.setattr(surface_error, "_PANELS", 10)
+    facts = proven_facts(f, found.atoms, found.mean.errors)
+    stated = proven_outputs(f, {"mean": surfaces["mean"]}, found.atoms, facts)
+    assert "expected at most 10 panels" in stated["mean"]["unproven_because"]
 
 
 def test_without_a_proof_for_the_atoms_there_is_none_for_the_mean() -> None:

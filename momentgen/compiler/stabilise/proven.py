@@ -17,8 +17,9 @@ from flint import arb, ctx, fmpq
 
 from momentgen.compiler.oracle.balls import BallFunction
 from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.atom_balls import AtomGroup, Number, exact
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL
-from momentgen.compiler.stabilise.sup_error import AtomGroup, Difference, Number, prove_sup_error
+from momentgen.compiler.stabilise.sup_error import Difference, prove_sup_error
 from momentgen.compiler.stabilise.surface import Surface, lines_of
 from momentgen.compiler.stabilise.surface_error import PROVABLE, lift_of, prove_kink, prove_surface
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
@@ -82,7 +83,11 @@ def proven_outputs(
         derivative, factor = PROVABLE[name]
         width = math.sqrt(frame.c)
         expected = MEAN / 3 if name == "mean" else PARTIAL / 10 * f.lipschitz * width ** (lift + 1 - derivative)
-        own, _ = prove_surface(f, surfaces[name], atoms, name, expected)
+        try:
+            own, _ = prove_surface(f, surfaces[name], atoms, name, expected)
+        except BuildError as error:
+            outputs[name] = {"unproven_because": error.cause}
+            continue
         rest = factor * facts["sup_error_proven"][derivative]
         if lift:
             outputs[name] = {"constant_proven": _up(rest), ("", "over_w_proven", "over_w2_proven")[lift]: _up(own)}
@@ -127,7 +132,7 @@ def difference(f: Activation, atoms: AtomSum, measured: tuple[float, float, floa
     first = f.pieces.pieces[0].expr
     with ctx.workprec(_BITS):
         slope, offset = (
-            _exact(w) - _number(first.diff(x, k).subs(x, 0)) for k, w in ((1, left.slope), (0, left.offset))
+            exact(w) - _number(first.diff(x, k).subs(x, 0)) for k, w in ((1, left.slope), (0, left.offset))
         )
         groups += _smoothed(f, atoms.switch)
     return Difference(f.name, None, slope, offset, tuple(groups), three, f.centre, f.length)
@@ -149,10 +154,6 @@ def _smoothed(f: Activation, start: float) -> list[AtomGroup]:
         jumps = [_number((before - after).diff(x, k).subs(x, kink)) for k in range(_HIGHEST, -1, -1)]
         groups.append(AtomGroup(_number(kink), start, -_HIGHEST, tuple(jumps)))
     return groups
-
-
-def _exact(value: float) -> fmpq:
-    return fmpq(*value.as_integer_ratio())
 
 
 def _number(value: sp.Expr) -> Number:

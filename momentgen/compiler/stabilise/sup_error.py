@@ -22,25 +22,32 @@ The coefficients of g are float64 numbers, and so are the slopes of its lines: w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from flint import acb, arb, arb_poly, ctx, fmpq
+from flint import acb, arb, ctx, fmpq
 
 from momentgen.compiler.oracle.balls import compile_analytic
 from momentgen.compiler.oracle.infinity import enclose_tail
 from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.atom_balls import (
+    AtomGroup,
+    Number,
+    add_powers,
+    atom_series,
+    beyond,
+    cramer,
+    exact,
+    orders,
+)
 from momentgen.errors import BuildError
 
-__all__ = ["AtomGroup", "Difference", "Number", "SupError", "prove_sup_error"]
+__all__ = ["Difference", "SupError", "prove_sup_error"]
 
 F64 = npt.NDArray[np.float64]
-#: exact, or a ball; sums of fractions that ought to be 0 are 0
-Number: TypeAlias = float | fmpq | arb
 _DEGREE = 31  # at 27 erf, whose second derivative is known to 1e-9, took panels without end
 _COUNT = _DEGREE + 1
 _NODES = 16 * _COUNT
@@ -49,26 +56,14 @@ _DISC = 4  # radius of the disc of Cauchy's estimate over that of the panel
 _LEFT_OUT = 1e-3  # by a panel's polynomial, of the error looked for
 _DEPTH = 4  # how often the square around a disc is quartered
 _PANELS = 6000
-_CRAMER = 1.0865
 _BITS = 192
 _BOX_BITS = 96
 _TAIL = 11.0  # h of the widest atom at the end of the middle: exp(-h²/4) = 7e-14
 _WIDER = 24  # times the middle is doubled for tails that are not small yet
 _SPREAD = 0.1  # of a panel's distance from 0 where relative errors are asked for
 _DRIFT = 1e-13  # more is no rounding
-_PLAIN = 19.0  # h beyond which atoms are powers of u: exp(-h²/4) = 7e-40
 _DERIVATIVES = 3
 _INVERSE = tuple(fmpq(1, math.factorial(k)) for k in range(_COUNT))
-
-
-@dataclass(frozen=True)
-class AtomGroup:
-    """Atoms of one variance about one centre, Σ_n c_n T_n(x - centre; tau), n from ``low`` >= -2 on."""
-
-    centre: Number
-    tau: float
-    low: int
-    coefficients: tuple[Number, ...]
 
 
 @dataclass(frozen=True)
@@ -185,14 +180,14 @@ def _tail(e: Difference, ends: float, side: int) -> _Beyond:
     """Bounds of |e^(j)| beyond ``ends`` on one side, and the drift there."""
     start = (ends + side * e.middle) * (1 - 1e-15)  # |x| from here on
     # e less its tail is a polynomial in x, quadratic at most, that must vanish but for the drift.
-    powers: list[fmpq | arb] = [-_exact(e.offset), -_exact(e.slope), fmpq(0)]
+    powers: list[fmpq | arb] = [-exact(e.offset), -exact(e.slope), fmpq(0)]
     sizes = [arb(0) for _ in range(_DERIVATIVES)]
     for group in e.groups:
         u = (arb(ends) - abs(arb(group.centre) - arb(e.middle))) * (1 - arb(2) ** -50)
         if side > 0:
-            _add_powers(powers, group)
+            add_powers(powers, group)
         for j in range(_DERIVATIVES):
-            sizes[j] += sum((abs(c) * _beyond(n + j, group.tau, u) for n, c in _orders(group)), arb(0))
+            sizes[j] += sum((abs(c) * beyond(n + j, group.tau, u) for n, c in orders(group)), arb(0))
     least = arb(1)  # of max(1, |f|)
     if e.f is not None:
         expr = e.f.pieces.pieces[0].expr
@@ -217,41 +212,6 @@ def _tail(e: Difference, ends: float, side: int) -> _Beyond:
     return _Beyond(_three([_up(size) for size in sizes]), _up(drift) if drift > 0 else 0.0, _up(relative))
 
 
-def _orders(group: AtomGroup) -> Iterator[tuple[int, arb]]:
-    return ((n, arb(c)) for n, c in enumerate(group.coefficients, start=group.low) if not arb(c).is_zero())
-
-
-def _exact(value: Number) -> fmpq | arb:
-    return fmpq(*value.as_integer_ratio()) if isinstance(value, float) else value
-
-
-def _add_powers(powers: list[fmpq | arb], group: AtomGroup) -> None:
-    """Subtract what T_0, T_-1 and T_-2 are at +oo: 1, u, (u² + tau)/2."""
-    k, tau = _exact(group.centre), _exact(group.tau)
-    for n, c in enumerate(map(_exact, group.coefficients), start=group.low):
-        if n == 0:
-            powers[0] -= c
-        elif n == -1:
-            powers[1] -= c
-            powers[0] += c * k
-        elif n == -2:
-            powers[2] -= c / 2
-            powers[1] += c * k
-            powers[0] -= c * (k * k + tau) / 2
-
-
-def _beyond(n: int, tau: float, u: arb) -> arb:
-    """A bound of |T_n(-u')| for u' >= u >= 0."""
-    return cramer(n, tau) * (-u * u / (4 * arb(tau))).exp()
-
-
-def cramer(n: int, tau: float) -> arb:
-    """A bound of |T_n(-|u|)| exp(h²/4): T_n = ± He_(n-1)(h) φ(h)/w^n, and for n <= 0 even with exp(h²/2) T_n(0)."""
-    if n <= 0:
-        return {0: arb("0.5"), -1: (arb(tau) / (2 * arb.pi())).sqrt(), -2: arb(tau) / 4}[n]
-    return arb(_CRAMER) * arb(math.factorial(n - 1)).sqrt() / (2 * arb.pi()).sqrt() / arb(tau).sqrt() ** n
-
-
 # --- the middle -------------------------------------------------------------------
 class _Middle:
     """Panels over a finite interval."""
@@ -260,12 +220,12 @@ class _Middle:
         self.e = e
         self.panels = 0
         self.off = [
-            [sum((abs(c) * cramer(n + k, g.tau) for n, c in _orders(g)), arb(0)) * w for k, w in enumerate(_INVERSE)]
+            [sum((abs(c) * cramer(n + k, g.tau) for n, c in orders(g)), arb(0)) * w for k, w in enumerate(_INVERSE)]
             for g in e.groups
         ]
         #: sum over a group's orders of |c_n| sup|T_(n + _COUNT)| exp(h²/4)/_COUNT!
         self.leftover = [
-            _up(sum((abs(c) * cramer(n + _COUNT, g.tau) for n, c in _orders(g)), arb(0)) / math.factorial(_COUNT))
+            _up(sum((abs(c) * cramer(n + _COUNT, g.tau) for n, c in orders(g)), arb(0)) / math.factorial(_COUNT))
             for g in e.groups
         ]
         self.centres = [float(arb(g.centre).mid()) for g in e.groups]
@@ -310,7 +270,10 @@ class _Middle:
         """Of max(1, |f|) on a panel."""
         if self.e.f is None or not self.e.relative:
             return 1.0
-        (value,) = self.e.f.series[0].coefficients(arb(centre, radius), 1)
+        try:
+            (value,) = self.e.f.series[0].coefficients(arb(centre, radius), 1)
+        except (ValueError, ZeroDivisionError):  # a divisor that may be 0 in so wide a ball: nothing is known of |f|
+            return 1.0
         return max(1.0, math.nextafter(float(abs(value).lower()), 0.0))
 
     def left_out(self, centre: float, radius: float) -> tuple[float, ...] | None:
@@ -391,7 +354,7 @@ class _Middle:
         total[0] -= arb(e.slope) * at + arb(e.offset)
         total[1] -= arb(e.slope)
         for group, off in zip(e.groups, self.off, strict=True):
-            for k, value in enumerate(_atom_series(group, at, off)):
+            for k, value in enumerate(atom_series(group, at, off)):
                 total[k] -= value
         return total
 
@@ -414,35 +377,3 @@ class _Middle:
 def _node_powers() -> F64:
     nodes = np.cos((2 * np.arange(_NODES) + 1) * math.pi / (2 * _NODES))
     return np.asarray(nodes[None, :] ** np.arange(_COUNT)[:, None])
-
-
-def _atom_series(group: AtomGroup, at: arb, off: list[arb]) -> list[arb]:
-    """Taylor coefficients of Σ c_n T_n(x - centre; tau) about a point, T_(n + k)/k!, k < _COUNT.
-
-    Far out T_0, T_-1 and T_-2 are 1, u and (u² + tau)/2, or nothing, and the others nothing, to ``off`` exp(-h²/4).
-    """
-    u = at - arb(group.centre)
-    if abs(u) > _PLAIN * math.sqrt(group.tau):
-        rest = (-u * u / (4 * arb(group.tau))).exp()
-        powers = [arb(0, (rest * size).upper()) for size in off]
-        for n, c in _orders(group) if u > 0 else ():
-            whole = {0: (arb(1),), -1: (u, arb(1)), -2: ((u * u + arb(group.tau)) / 2, u, arb("0.5"))}.get(n, ())
-            for k, value in enumerate(whole):
-                powers[k] += c * value
-        return powers
-    tau = arb(group.tau)
-    w = tau.sqrt()
-    h = u / w
-    density = (-h * h / 2).exp() / (2 * arb.pi()).sqrt()
-    big = (-h / arb(2).sqrt()).erfc() / 2
-    low, high = group.low, group.low + len(group.coefficients) - 1 + _COUNT
-    t = {-2: tau * ((h * h + 1) * big + h * density) / 2, -1: w * (h * big + density), 0: big, 1: density / w}
-    first, second = -u / tau, -1 / tau
-    for n in range(1, high):
-        t[n + 1] = first * t[n] + (n - 1) * second * t[n - 1] if n > 1 else first * t[1]
-    # Σ_n c_n T_(n + k) as a product of polynomials.
-    values = arb_poly([t[n] for n in range(low, high)])
-    kernel = arb_poly([arb(c) for c in reversed(group.coefficients)])
-    product = values * kernel
-    shift = len(group.coefficients) - 1
-    return [product[k + shift] * _INVERSE[k] for k in range(_COUNT)]

@@ -23,74 +23,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
-from flint import acb, arb, arb_series, ctx
+from flint import arb, arb_series, ctx
 
 from momentgen.compiler.approximate import prove
 from momentgen.compiler.approximate.special import J_series
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.sup_error import cramer
 from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import kink_fit
+from momentgen.compiler.stabilise.surface_panels import Panels, Strip, SurfaceDifference, Terms
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 
 __all__ = ["PROVABLE", "lift_of", "prove_kink", "prove_surface"]
 
-F64 = npt.NDArray[np.float64]
 #: outputs that are sums of atoms, with how many derivatives in u they are and their factor
 PROVABLE: Mapping[str, tuple[int, float]] = {"mean": (0, 1.0), "dmean_dmu": (1, 1.0), "dmean_dvar": (2, 0.5)}
-_IN_T = 34  # Taylor coefficients in t
-_HEAT = 14  # orders of the heat equation
 _STEP = 0.2  # largest |beta (ζ² - reference)|/q² of a panel
 _RATIO = 0.25  # largest half width of a panel over its centre, in ζ
-_INVERSE = 24  # Taylor coefficients of 1/ζ
-_DISC = 4  # radius of Cauchy's disc over that of a panel in t
 _FAR = 12.0  # |t| over the widest q where nothing changes any more: exp(-h²/4) = 2e-16
-_NODES = 8  # Chebyshev nodes a coefficient: 1/cos(pi/16) = 1.02 in each variable
-_ROUNDING = 2e-12  # of the sums below, relative to the sum of magnitudes: fewer than 18,000 roundings of 1.1e-16
 _LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected
 _PANELS = 20000
 _BITS = 128
 _FARTHEST = 13.0  # where the graph's exponential ends
-
-
-@dataclass(frozen=True)
-class _Strip:
-    """A range of ζ: ζ = centre + half η, |η| <= 1, and the reference of the expansion in ζ²."""
-
-    low: float
-    high: float
-    reference: float
-
-    @property
-    def centre(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def half(self) -> float:
-        return (self.high - self.low) / 2
-
-    @property
-    def most(self) -> float:
-        """Largest |ζ² - reference|."""
-        return max(self.high**2 - self.reference, self.reference - self.low**2) * (1 + 1e-12)
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """Atoms of one variance, as functions of t: Σ_n c_n (ζ/sqrt c)^n T_n(t; 1 + beta ζ²)."""
-
-    beta: float
-    coefficients: Mapping[int, float]
-
-    def width(self, z: float) -> float:
-        """The variance 1 + beta z."""
-        return 1 + self.beta * z
 
 
 def lift_of(f: Activation, output: str) -> int:
@@ -164,25 +119,27 @@ class _Proof:
     """One output over all inputs."""
 
     def __init__(self, f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> None:
-        self.f, self.surface, self.output, self.expected = f, surface, output, expected
-        self.c, self.panels = surface.frame.c, 0
+        self.f, self.output, self.panels = f, output, 0
         shift, factor = PROVABLE[output]
         a, b, a2, b2 = lines_of(f)
-        low = atoms.lows[0]
-        self.terms = [
-            _Terms(tau / self.c - 1, {n + shift: factor * w for n, w in enumerate(row, start=low) if w != 0})
+        c, low, kinked = surface.frame.c, atoms.lows[0], steps(f)
+        terms = [
+            Terms(tau / c - 1, {n + shift: factor * w for n, w in enumerate(row, start=low) if w != 0})
             for tau, row in zip(atoms.taus, atoms.mean.tolist(), strict=True)
         ]
-        self.constant = {"mean": (b2 - b) / 2, "dmean_dmu": (a2 - a) / 2, "dmean_dvar": 0.0}[output]
-        kinked = steps(f)
-        self.dropped = output == "mean" and kinked and b == b2  # beyond the reach
-        self.lift = lift_of(f, output)
-        self.power = _unit_of(f, output) - self.lift
-        if any(-1 in term.coefficients for term in self.terms):
-            total = math.fsum(term.coefficients.get(-1, 0.0) for term in self.terms)
-            self.terms.append(_Terms(0.0, {-1: -total}))
-        fit = surface.fit
-        self.tables = [_table(fit.even), _table(fit.odd)]
+        if any(-1 in term.coefficients for term in terms):
+            total = math.fsum(term.coefficients.get(-1, 0.0) for term in terms)
+            terms.append(Terms(0.0, {-1: -total}))
+        lift = lift_of(f, output)
+        self.of = SurfaceDifference(
+            surface=surface,
+            terms=tuple(terms),
+            constant={"mean": (b2 - b) / 2, "dmean_dmu": (a2 - a) / 2, "dmean_dvar": 0.0}[output],
+            power=_unit_of(f, output) - lift,
+            lift=lift,
+            dropped=output == "mean" and kinked and b == b2,
+            allowed=_LEFT_OUT * expected,
+        )
 
     # --- panels ---
     def bound(self) -> float:
@@ -191,30 +148,30 @@ class _Proof:
         rounding = 2.0**-50 * (abs(b) + abs(b2) + (abs(a) + abs(a2)) * abs(self.f.centre))  # of the lines' numbers
         return max(self.over_strip(strip) for strip in self.strips()) + rounding
 
-    def strips(self) -> Iterator[_Strip]:
+    def strips(self) -> Iterator[Strip]:
         """From ζ = 0 to 1; the first about 0."""
-        largest = max(abs(term.beta) for term in self.terms)
+        largest = max(abs(term.beta) for term in self.of.terms)
         high = min(1.0, math.sqrt(_STEP / (largest * (1 + _STEP))) if largest else 1.0)
-        yield _Strip(0.0, high, 0.0)
+        yield Strip(0.0, high, 0.0)
         while high < 1.0:
             low, width = high, 2 * _RATIO / (1 - _RATIO) * high
             while True:
-                strip = _Strip(low, min(1.0, low + width), (low + min(1.0, low + width)) ** 2 / 4)
+                strip = Strip(low, min(1.0, low + width), (low + min(1.0, low + width)) ** 2 / 4)
                 if all(
                     abs(term.beta) * strip.most <= _STEP * min(term.width(strip.low**2), term.width(strip.high**2))
-                    for term in self.terms
+                    for term in self.of.terms
                 ):
                     break
                 width *= 0.9
             yield strip
             high = strip.high
 
-    def over_strip(self, strip: _Strip) -> float:
+    def over_strip(self, strip: Strip) -> float:
         """Over all t."""
-        reach = self.surface.frame.reach
-        widest = max(max(term.width(strip.low**2), term.width(strip.high**2)) for term in self.terms)
+        reach = self.of.surface.frame.reach
+        widest = max(max(term.width(strip.low**2), term.width(strip.high**2)) for term in self.of.terms)
         far = max(_FAR * math.sqrt(widest), reach + 1)
-        columns = _Columns(self, strip, far)
+        panels = Panels(self.of, strip, far)
         waiting = [(-far, -reach), (-reach, 0.0), (0.0, reach), (reach, far)]
         largest = 0.0
         while waiting:
@@ -223,284 +180,9 @@ class _Proof:
             if self.panels > _PANELS:
                 cause = f"{self.output}: expected at most {_PANELS} panels; still open: t in [{a:.6g}, {b:.6g}]"
                 raise BuildError(self.f.name, "approximate", cause)
-            found = columns.panel((a + b) / 2, (b - a) / 2 * (1 + 1e-15), abs(a + b) / 2 > reach)
+            found = panels.panel((a + b) / 2, (b - a) / 2 * (1 + 1e-15), abs(a + b) / 2 > reach)
             if found is None:
                 waiting += [(a, (a + b) / 2), ((a + b) / 2, b)]
             else:
                 largest = max(largest, found)
-        return largest + 2 * columns.beyond()
-
-
-def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
-    """Coefficients [power of z, power of y]."""
-    most = max(map(len, rows), default=1)
-    return np.array([[*row, *[0.0] * (most - len(row))] for row in rows] or [[0.0]])
-
-
-class _Columns:
-    """What a strip's panels share: for each variance and order m, the polynomial in η that multiplies T_m."""
-
-    def __init__(self, proof: _Proof, strip: _Strip, far: float) -> None:
-        self.proof, self.strip, self.far = proof, strip, far
-        self.zeta = np.array([strip.centre, strip.half])
-        self.left_out: list[tuple[float, float]] = []  # A and B: of the expansion in ζ, A exp(-B t²)
-        pairs = [self.weighed(term) for term in proof.terms]
-        fit = self.of_fit(self.zeta)
-        rows = [*(row for part in fit for row in part), *(row for pair in pairs for row in pair[0].values())]
-        self.count = max(row.size for row in rows)
-        self.fit = [np.stack([_padded(row, self.count) for row in part]) for part in fit]
-        #: by variance: the orders, and what multiplies each, with its sign and without, shape (orders, powers of η)
-        self.orders = [np.array(sorted(weight)) for weight, _ in pairs]
-        self.tables = [
-            [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair] for pair in pairs
-        ]
-        widths = [term.width(strip.reference) for term in proof.terms]
-        #: A and B again: of the expansion in t, over radius^_IN_T; and of all that an atom of t < 0 gives
-        self.in_t = np.array(
-            [(self.most(sizes, q2, _IN_T), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
-        )
-        self.all = [(self.most(sizes, q2, 0), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
-        self.rest = np.array(self.left_out)
-
-    @staticmethod
-    def most(sizes: Mapping[int, F64], q2: float, further: int) -> float:
-        """A bound of Σ_m size_m |T_(m + further)(-|t|; q²)|/further!, but for exp(-t²/4q²)."""
-        factorial = math.factorial(further)
-        return sum(
-            float(row.sum()) * (_cramer(m + further) * _root(q2, m + further) / factorial) * (1 + 1e-9)
-            for m, row in sizes.items()
-        )
-
-    def weighed(self, term: _Terms) -> tuple[dict[int, F64], dict[int, F64]]:
-        """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
-        strip, zeta, root, lift = self.strip, self.zeta, math.sqrt(self.proof.c), self.proof.lift
-        delta = np.convolve(zeta, zeta)
-        delta[0] -= strip.reference
-        weight: dict[int, F64] = {}
-        size: dict[int, F64] = {}
-        for n, c in term.coefficients.items():
-            about_zero = n == -1 and strip.reference == 0.0
-            factor = self.inverse() * root if n == -1 else _power(zeta / root, n - lift)
-            power, step = np.ones(1), 1.0
-            for j in range(_HEAT):
-                row = np.convolve(power, factor)
-                if about_zero:  # (ζ²)^j/ζ; the terms of j = 0 add up to 0
-                    row = _power(zeta, 2 * j - 1) * root if j else np.zeros(1)
-                m = n + 2 * j
-                weight[m] = _sum(weight.get(m), c * step * row)
-                size[m] = _sum(size.get(m), abs(c * step) * np.abs(row))
-                power = np.convolve(power, delta)
-                step *= term.beta / 2 / (j + 1)
-            if about_zero:
-                rest = strip.high ** (2 * _HEAT - 1) * root
-            elif n == -1:
-                rest = strip.most**_HEAT * root / strip.low
-                off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
-                self.left_out.append((abs(c) * off * (1 + 1e-9) * self.largest(term, n)[0], 0.0))
-            else:
-                rest = strip.most**_HEAT * (strip.high / root) ** (n - lift)
-            top, rate = self.largest(term, n + 2 * _HEAT)
-            self.left_out.append((abs(c * step) * rest * (1 + 1e-9) * top, rate))
-        return weight, size
-
-    def inverse(self) -> F64:
-        """1/ζ in powers of η; nothing about ζ = 0, where it is not asked for."""
-        centre, half = self.zeta.tolist()
-        if self.strip.reference == 0.0:
-            return np.zeros(1)
-        return np.asarray((-half / centre) ** np.arange(_INVERSE) / centre)
-
-    def of_fit(self, zeta: F64) -> tuple[list[F64], list[F64]]:
-        """What multiplies Σ_i c_ji y^i, and x times it, in powers of η."""
-        proof = self.proof
-        flip, unit = proof.surface.flip, _power(zeta / math.sqrt(proof.c), proof.power)
-        z = 2 * np.convolve(zeta, zeta) if flip else 2 * zeta
-        z[0] -= 1
-        parts = []
-        for parity, table in enumerate(proof.tables):
-            share = zeta if (flip, parity) in ((1, 1), (-1, 0)) else np.ones(1)
-            parts.append([np.convolve(np.convolve(_power(z, j), share), unit) for j in range(len(table))])
-        return parts[0], parts[1]
-
-    # --- one panel ---
-    def panel(self, centre: float, radius: float, outside: bool) -> float | None:
-        """A bound of |D| for |t - centre| <= radius; None where too much is left out."""
-        proof = self.proof
-        allowed = _LEFT_OUT * proof.expected
-        near = max(abs(centre) - radius, 0.0)
-        rest = self.rest_of_atoms(near, radius)
-        if rest > allowed / 2:
-            return None
-        fit = self.fit_series(centre, radius, outside)
-        if fit is None:
-            return None
-        series, rest_of_fit = fit
-        if rest_of_fit > allowed / 2:
-            return None
-        total, sizes = np.zeros((self.count, _IN_T)), np.zeros((self.count, _IN_T))
-        scale = np.array([radius**i / math.factorial(i) for i in range(_IN_T)])
-        enough = allowed / (100 * len(proof.terms))
-        for term, orders, (weight, size), (top, rate) in zip(
-            proof.terms, self.orders, self.tables, self.all, strict=True
-        ):
-            low, dust = int(orders[0]), top * math.exp(-near * near * rate)
-            if dust <= enough:  # for t < 0 nothing, else T_0 = 1 and T_-1 = t
-                rest += dust
-                values = np.zeros(int(orders[-1]) + _IN_T - low)
-                if centre > 0 and low <= 0:
-                    values[: 1 - low] = (centre, 1.0)[-1 - low :]
-            else:
-                values = _orders(centre, term.width(self.strip.reference), low, int(orders[-1]) + _IN_T)
-            part = values[orders[:, None] - low + np.arange(_IN_T)] * scale
-            total -= weight.T @ part
-            sizes += size.T @ np.abs(part)
-        total[0, 0] += proof.constant
-        for rows, table, powers in zip(self.fit, proof.tables, series, strict=True):
-            inner = table @ powers
-            total += rows.T @ inner
-            sizes += np.abs(rows).T @ (np.abs(table) @ np.abs(powers))
-        rounding = _ROUNDING * float(sizes.sum())
-        # High powers, where there is next to nothing, cost as much as others.
-        size, small = np.abs(total), allowed / 4
-        in_eta, in_t = (_kept(size.sum(axis=axis), small) for axis in (1, 0))
-        rest += float(size.sum() - size[:in_eta, :in_t].sum()) * (1 + 1e-9)
-        largest = float(np.abs(_nodes(in_eta).T @ total[:in_eta, :in_t] @ _nodes(in_t)).max())
-        norm = (1 / math.cos(math.pi / (2 * _NODES))) ** 2 * (1 + 1e-9)
-        return (largest + rounding) * norm + rounding + rest + rest_of_fit
-
-    def rest_of_atoms(self, near: float, radius: float) -> float:
-        """By both expansions, |t| >= near."""
-        in_z = self.rest[:, 0] * np.exp(-near * near * self.rest[:, 1])
-        in_t = self.in_t[:, 0] * np.exp(-near * near * self.in_t[:, 1])
-        return float(in_z.sum() + in_t.sum() * radius**_IN_T) * (1 + 1e-9)
-
-    def largest(self, term: _Terms, order: int) -> tuple[float, float]:
-        """A and B with |T_order(t; q²)| <= A exp(-B t²) over the strip; for order -1 and |t| <= far, B = 0."""
-        ends = term.width(self.strip.low**2), term.width(self.strip.high**2)
-        if order == -1:  # at most |t| + sqrt(q²/2 pi); with room for what the heat equation leaves out
-            return self.far + math.sqrt(max(ends)), 0.0
-        return _cramer(order) * min(ends) ** (-order / 2) * (1 + 1e-9), 1 / (4 * max(ends))
-
-    def fit_series(self, centre: float, radius: float, outside: bool) -> tuple[tuple[F64, F64], float] | None:
-        """Powers of y, and x times them, in powers of (t - centre)/radius; with what they leave out of the fit."""
-        proof = self.proof
-        counts = [table.shape[1] for table in proof.tables]
-        if outside:
-            flat = [np.zeros((count, _IN_T)) for count in counts]
-            if not proof.dropped:
-                for part, value in zip(flat, (1.0, math.copysign(1.0, centre)), strict=True):
-                    part[:, 0] = value  # y = 1
-            return (flat[0], flat[1]), 0.0
-        series = _frame_series(proof.surface.frame.bend, proof.surface.frame.largest, centre, radius, max(counts))
-        if series is None:
-            return None
-        even, odd, y, x = series
-        sizes = [
-            float((np.abs(table) @ y ** np.arange(n)).sum()) for table, n in zip(proof.tables, counts, strict=True)
-        ]
-        unit = (self.strip.high / math.sqrt(proof.c)) ** proof.power
-        most = (sizes[0] + x * sizes[1]) * unit * (1 + 1e-9)
-        q = 1 / _DISC
-        return (even[: counts[0]], odd[: counts[1]]), most * q**_IN_T / (1 - q)
-
-    def beyond(self) -> float:
-        """What is left to change for |t| > far."""
-        strip, far, total = self.strip, self.far, 0.0
-        root = math.sqrt(self.proof.c)
-        for term in self.proof.terms:
-            ends = term.width(strip.low**2), term.width(strip.high**2)
-            for n, c in term.coefficients.items():
-                if n == -1:
-                    size = root * strip.high * abs(term.beta) / 2 * _cramer(1) / math.sqrt(min(*ends, 1.0))
-                    decay = math.exp(-far * far / (4 * max(*ends, 1.0)))
-                else:
-                    size = (strip.high / root) ** (n - self.proof.lift) * _cramer(n) * min(ends) ** (-n / 2)
-                    decay = math.exp(-far * far / (4 * max(ends)))
-                total += abs(c) * size * decay * (1 + 1e-9)
-        return total
-
-
-# --- pieces ------------------------------------------------------------------------
-def _power(row: F64, n: int) -> F64:
-    total = np.ones(1)
-    for _ in range(n):
-        total = np.convolve(total, row)
-    return total
-
-
-def _kept(sizes: F64, small: float) -> int:
-    """How many of the first there are before the rest sum to less than ``small``."""
-    return max(1, int(np.count_nonzero(np.cumsum(sizes[::-1]) > small)))
-
-
-def _padded(row: F64, count: int) -> F64:
-    return np.concatenate([row, np.zeros(count - row.size)])
-
-
-def _sum(a: F64 | None, b: F64) -> F64:
-    if a is None:
-        return b
-    count = max(a.size, b.size)
-    return _padded(a, count) + _padded(b, count)
-
-
-@lru_cache
-def _cramer(n: int) -> float:
-    return float(cramer(n, 1.0).upper()) * (1 + 1e-15)
-
-
-def _root(q2: float, n: int) -> float:
-    """What T_n(t; q²) is a multiple of, that of variance 1 being given: q^-n."""
-    return float(q2 ** (-n / 2))
-
-
-@lru_cache
-def _nodes(count: int) -> F64:
-    nodes = np.cos((2 * np.arange(_NODES * count) + 1) * math.pi / (2 * _NODES * count))
-    return np.asarray(nodes[None, :] ** np.arange(count)[:, None])
-
-
-@lru_cache(maxsize=100_000)
-def _orders(t: float, q2: float, low: int, high: int) -> F64:
-    """T_n(t; q²), low <= n < high, low >= -1, rounded."""
-    tau, u = arb(q2), arb(t)
-    w = tau.sqrt()
-    h = u / w
-    density = (-h * h / 2).exp() / (2 * arb.pi()).sqrt()
-    big = (-h / arb(2).sqrt()).erfc() / 2
-    table = {-1: w * (h * big + density), 0: big, 1: density / w}
-    first, second = -u / tau, -1 / tau
-    for n in range(1, high - 1):
-        table[n + 1] = first * table[n] + (n - 1) * second * table[n - 1] if n > 1 else first * table[1]
-    return np.array([float(table[n]) for n in range(low, high)])
-
-
-@lru_cache(maxsize=4096)
-def _frame_series(
-    bend: float, largest: float, centre: float, radius: float, count: int
-) -> tuple[F64, F64, float, float] | None:
-    """Series of y^i and of x y^i, i < count, in (t - centre)/radius, and bounds of |y| and |x| on Cauchy's disc."""
-    disc = acb(arb(centre, radius * _DISC), arb(0, radius * _DISC))
-    bottom = disc * disc + arb(bend) ** 2
-    if not bottom.real > 0:
-        return None
-    square = disc * disc / bottom / arb(largest) ** 2
-    sizes = [abs(2 * square - 1), abs(square).sqrt()]
-    if not all(size.is_finite() for size in sizes):
-        return None
-    cap = ctx.cap
-    try:
-        ctx.cap = _IN_T
-        t = arb_series([arb(centre), arb(radius)], _IN_T)
-        over = 1 / (t * t + arb(bend) ** 2)
-        y = 2 * t * t * over / arb(largest) ** 2 - 1
-        odd = t * over.sqrt() / arb(largest)
-        rows: list[list[F64]] = [[], []]
-        power = arb_series([arb(1)], _IN_T)
-        for _ in range(count):
-            for row, value in zip(rows, (power, power * odd), strict=True):
-                row.append(np.array([float(value[i]) for i in range(_IN_T)]))
-            power = power * y
-    finally:
-        ctx.cap = cap
-    return np.array(rows[0]), np.array(rows[1]), float(sizes[0].upper()), float(sizes[1].upper())
+        return largest + 2 * panels.beyond()
