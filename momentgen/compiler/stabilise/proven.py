@@ -78,24 +78,24 @@ def proven_outputs(
         return {}
     slope, _, other, _ = lines_of(f)
     outputs: dict[str, Any] = {}
-    for name in surfaces.keys() & PROVABLE.keys():
+    for name, (derivative, factor) in PROVABLE.items():
+        if name not in surfaces:
+            continue
         frame, lift = surfaces[name].frame, lift_of(f, name)
-        derivative, factor = PROVABLE[name]
         width = math.sqrt(frame.c)
         expected = MEAN / 3 if name == "mean" else PARTIAL / 10 * f.lipschitz * width ** (lift + 1 - derivative)
+        rest = factor * facts["sup_error_proven"][derivative]
         try:
             own, _ = prove_surface(f, surfaces[name], atoms, name, expected)
+            growing = abs(other - slope) * prove_kink(frame) if name == "mean" and slope != other else 0.0
         except BuildError as error:
             outputs[name] = {"unproven_because": error.cause}
             continue
-        rest = factor * facts["sup_error_proven"][derivative]
+        parts = {"constant_proven": rest if lift else rest + own, "times_w_proven": growing}
         if lift:
-            outputs[name] = {"constant_proven": _up(rest), ("", "over_w_proven", "over_w2_proven")[lift]: _up(own)}
-        else:
-            outputs[name] = {"constant_proven": _up(rest + own)}
-        if name == "mean" and slope != other:
-            outputs[name]["times_w_proven"] = _up(abs(other - slope) * prove_kink(frame))
-    return dict(sorted(outputs.items(), key=lambda item: list(PROVABLE).index(item[0])))
+            parts["over_w_proven" if lift == 1 else "over_w2_proven"] = own
+        outputs[name] = {key: _up(part) for key, part in parts.items() if part}
+    return outputs
 
 
 def _up(value: float) -> float:
