@@ -245,6 +245,13 @@ def _polylog(order: arb, z: arb) -> arb:
     return -(arb.pi() ** 2) / 6 - (-z).log() ** 2 / 2 - inner
 
 
+def _analytic_atan(z: acb, analytic: bool) -> acb:
+    """Arc tangent by logarithms: ``acb.atan`` of a ball across its cut is finite, as if it were analytic there."""
+    turned = acb(0, 1) * z
+    half = acb(0, arb("0.5"))
+    return half * ((1 - turned).log(analytic=analytic) - (1 + turned).log(analytic=analytic))
+
+
 def _rational(p: int, q: int) -> arb:
     return arb(fmpq(p, q))
 
@@ -256,6 +263,7 @@ _NAMESPACE: Mapping[str, Any] = {
     "_S": _logistic,
     "_log1pexp": _log1pexp,
     "_polylog": _polylog,
+    "_atan": _analytic_atan,
     "_q": _rational,
     "_pi": arb.pi,
     "acb": acb,
@@ -364,6 +372,8 @@ class _AnalyticWriter(_Writer):
     def source(self, expr: Expr) -> str:
         if isinstance(expr, sympy.log):
             return f"acb({self.source(expr.args[0])}).log(analytic=_analytic)"
+        if isinstance(expr, sympy.atan):
+            return f"_atan({self.source(expr.args[0])}, _analytic)"
         return super().source(expr)
 
     def power(self, base: Expr, exponent: Expr) -> str:

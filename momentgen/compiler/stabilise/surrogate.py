@@ -29,6 +29,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
+from momentgen.compiler.stabilise.proven import proven_facts, proven_outputs
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
@@ -270,6 +271,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
+    atom_facts = _atom_facts(f, fine)
     yield Stable(
         variant="exact",
         truth=truth,
@@ -284,8 +286,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
+            "float32": {n: proven_outputs(f, found, fine.atoms, atom_facts) for n, found in surfaces.items()},
             "switch_float64": fine.atoms.switch,
-            "atoms_float64": _atom_facts(fine),
+            "atoms_float64": atom_facts,
         },
         doc=(
             f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum of atoms of "
@@ -300,8 +303,8 @@ def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
     return {
         **_facts(f),
         "switch": found.atoms.switch,
-        "atoms": _atom_facts(found),
-        "atoms_float64": _atom_facts(fine),
+        "atoms": _atom_facts(f, found),
+        "atoms_float64": _atom_facts(f, fine),
     }
 
 
@@ -322,11 +325,12 @@ def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
     }
 
 
-def _atom_facts(found: Found) -> dict[str, Any]:
+def _atom_facts(f: Activation, found: Found) -> dict[str, Any]:
     return {
         "variances": list(found.atoms.taus),
         "mean": found.mean.coefficients.tolist(),
         "sup_error_of_derivatives": [_digits(e) for e in found.mean.errors],
+        **proven_facts(f, found.atoms, found.mean.errors),
         "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
         "second_sup_error_of_derivatives": [[_digits(e) for e in fit.errors] for fit in found.second],
     }
