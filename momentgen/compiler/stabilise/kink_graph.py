@@ -25,8 +25,10 @@ import sympy as sp
 from momentgen import sign_change
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise import kink_powers
 from momentgen.compiler.stabilise.forms import OutputForm, Side, T
 from momentgen.compiler.stabilise.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
+from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.errors import BuildError
 
 __all__ = ["FLOAT64", "Precision", "build_graph", "sign_changing"]
@@ -111,6 +113,7 @@ class _Writer:
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
+        self.degree = degree
         self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
 
     # --- cores -----------------------------------------------------------------
@@ -239,7 +242,8 @@ class _Writer:
             main = self.powers(form.power, 1, z, self.factors())
         else:
             main = self.assemble(form, sides, self.times_exponential(self.coefficient(sides)))
-        if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
+        bounded = form.plus.plain.is_number or self.degree > 1
+        if parity is not None and bounded and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
             order = vanishing_order(form.plus, params)
             fit, edge = near_zero(form, order, params, self.precision.fit)
             self.fits.append(fit)
@@ -320,6 +324,8 @@ class _Writer:
         """
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
+        if self.degree > 1 and p > 0:
+            return kink_powers.assemble(self, p, plains, z)
         degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
         lean = self.precision.lean
         if not degrees:
@@ -389,6 +395,8 @@ def build_graph(
         value = writer.output(forms[name], parameters)
         if derived and name == "mean":
             value = writer.near_sign_change(value)
+        if writer.degree > 1:
+            value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
         graph.output(name, value)
     return graph, tuple(writer.fits)
 
