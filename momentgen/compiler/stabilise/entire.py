@@ -28,9 +28,9 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.entire_graph import Writer
-from momentgen.compiler.stabilise.entire_measure import ElementaryTruth, RelativeMeasure, TermsMeasure, Within
+from momentgen.compiler.stabilise.entire_measure import ElementaryTruth, RelativeMeasure, SumTruth, TermsMeasure, Within
 from momentgen.compiler.stabilise.entire_sums import Closed, SumWriter
-from momentgen.compiler.stabilise.exponentials import Terms, exponential_terms
+from momentgen.compiler.stabilise.exponentials import Moment, Terms, exponential_terms
 from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -57,11 +57,11 @@ def _parts(expr: sp.Expr) -> tuple[str, sp.Expr, sp.Expr, sp.Expr] | None:
 
 
 def _sum(f: sp.Expr) -> Terms | None:
-    """The terms of f where it is a sum of several; None for one term and a constant, and for other functions."""
+    """The terms of f; None for what has a form of its own (one term and a constant), and for other functions."""
     if _parts(f) is not None:
         return None
     terms = exponential_terms(f)
-    if terms is None or (f.is_polynomial(x) and len([n for _, n in terms.coefficients if n]) < 2):
+    if terms is None or (f.is_polynomial(x) and {n for _, n in terms.coefficients if n} in ({1}, {2})):
         return None
     return terms
 
@@ -82,7 +82,7 @@ def _steady(terms: Terms) -> bool:
     return all(n <= 1 if b == 0 else n == 0 and sp.re(b) == 0 for b, n in terms.coefficients)
 
 
-def _steady_measure(derivation: Derivation, terms: Terms, truth: ElementaryTruth) -> MomentsMeasure:
+def _steady_measure(derivation: Derivation, terms: Terms, truth: SumTruth) -> MomentsMeasure:
     """The tolerance of all activations: L and the range found on a grid, which understates them by 1e-5 at most."""
     f = next(iter(derivation.pieces)).expr
     rates = [abs(complex(sp.N(b))) for b in terms.rates if b != 0]
@@ -224,12 +224,26 @@ def _outputs(derivation: Derivation) -> dict[str, Any]:
     return {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
 
 
+def _ends(terms: Terms) -> dict[str, tuple[float, float]]:
+    """The signs of the outputs far to the left and to the right, for what overflows."""
+    far = 300 / max([abs(complex(sp.N(b))) for b in terms.rates if b != 0] or [1.0])
+    outputs = Closed.of(terms, None, 0, True).outputs
+
+    def sign(moment: Moment, side: float) -> float:
+        return -1.0 if moment.at(mpmath.mpf(side), mpmath.mpf(1)) < 0 else 1.0
+
+    with mpmath.workdps(30):
+        return {name: (sign(moment, -far), sign(moment, far)) for name, moment in outputs.items()}
+
+
 def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     rates = [complex(sp.N(b)) for b in terms.rates]
     turning = max(abs(b.imag) for b in rates)
     turning_var = max(abs(b.imag * b.real) for b in rates)
     growing = max(abs(b.real) for b in rates)
-    truth = ElementaryTruth(_outputs(derivation), False, turning, turning_var)
+    rate = max(turning, growing) or 1.0
+    moments = Closed.of(terms, None, 0, False).outputs
+    truth = SumTruth(_outputs(derivation), moments, rate, turning_var)
     steady = _steady(terms)
     measure: Any
     if steady:
@@ -241,30 +255,31 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
         allowed = measure.allowed
         tolerance = TermsMeasure.__doc__
     facts: dict[str, Any] = {"tolerance": " ".join(str(tolerance).split())}
-    if f.is_polynomial(x):
-        graphs, fits = _graphs(lambda writer, outputs: writer.polynomial(sp.expand(f)))
-    else:
+    ends = {} if steady else _ends(terms)
+
+    def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, int]:
+        values = writer.polynomial(sp.expand(f)) if closed is None else SumWriter(writer, closed).outputs(outputs)
+        return {name: writer.guarded(values[name], *ends[name]) if ends else values[name] for name in outputs}
+
+    closed = None
+    if not f.is_polynomial(x):
         below, count = _split(terms, allowed, derivation.rule.name)
         closed = Closed.of(terms, below, count, not steady)
-        graphs, fits = _graphs(lambda writer, outputs: SumWriter(writer, closed).outputs(outputs))
         facts |= {"series_below_variance": mpmath.nstr(below, 6), "series_terms": count}
-    domain = {}
-    if turning:
-        angle = f"{turning:g}·|mean|" + (f" + {turning_var:g}·var" if turning_var else "")
-        domain = {"mean": f"0 or normal: 2^-126 <= |mean|, and {angle} <= 1e6, up to where angles are reduced"}
-    rate = max(turning, growing) or 1.0
+    graphs, fits = _graphs(write)
+    inside = f"{rate:g}·|mean|" + (f" + {turning_var:g}·var" if turning_var else "")
     return Stable(
         variant="exact",
         truth=truth,
-        measure=Within(measure, turning, turning_var) if turning else measure,
+        measure=Within(measure, rate, turning_var),
         goal=1.0,
         aim=0.8,
         unit="tolerance",
         slack=MEAN,
-        reach=1e6 / turning if turning else math.inf,
+        reach=1e6 / rate,
         box={"mu": (-30.0 / rate, 30.0 / rate), "log2_var": (-40.0, 6.0 - 2 * math.log2(rate))},
         fits=tuple(dict.fromkeys(fits)),
-        domain=domain,
+        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= 1e6"},
         facts=facts,
         doc="moments in closed form; the variance at small variances by its Hermite series, whose terms are positive",
         **graphs,

@@ -108,6 +108,16 @@ class Writer:
         value = g.select(g.lt(top, value), top, value)
         return g.select(g.lt(value, g.neg(top)), g.neg(top), value)
 
+    def guarded(self, value: int, left: float, right: float) -> int:
+        """Where terms of both signs overflow their sum is no number: the largest, of sign ``left`` left of 0."""
+        if self.float64:
+            return value
+        g, value = self.g, self.finite(value)
+        beyond = g.const(right * LARGEST)
+        if left != right:
+            beyond = g.select(g.lt(self.mu, g.const(0)), g.const(left * LARGEST), beyond)
+        return g.select(g.eq(value, value), value, beyond)
+
     # --- polynomials ---------------------------------------------------------------
     def polynomial(self, f: sp.Expr) -> dict[str, int]:
         g, degree = self.g, int(sp.degree(f, x))
@@ -135,6 +145,8 @@ class Writer:
         for k in range(count, -1, -1):
             # Each factor with its own sigma^k: products then overflow only where the result does.
             here, after, later = (g.mul(power[k], self.finite(means[k + j])) for j in range(3))
+            if count > 2:  # infinity times a derivative that is 0 would be no number
+                here, after, later = map(self.finite, (here, after, later))
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
             by_v = g.madd(g.mul(weight, after), after, by_v)
             if k:
@@ -164,20 +176,32 @@ class Writer:
         }
 
     # --- sin, cos --------------------------------------------------------------------
-    def angle(self, turned: int, *, coarse: bool) -> tuple[int, int]:
-        """Sine and cosine.
-
-        ``coarse`` takes off multiples of 512 pi first, n and the constant short enough for exact products: an angle that
-        is a double-float stays one, where n·pi/2 at once would leave a second word as large as the first.
-        """
+    def angle(self, turned: int) -> tuple[int, int]:
+        """Sine and cosine of an angle that single floats hold exactly."""
         g = self.g
         far = g.lt(g.const(_FAR), g.abs(turned))
-        turned = g.select(far, g.const(0), turned)
-        if coarse:
-            with mpmath.workdps(50):
-                n = g.neg(g.round(g.mul(turned, g.const(1 / (512 * mpmath.pi)))))
-                head = mpmath.nint(512 * mpmath.pi * 4) / 4
-                turned = g.madd(n, g.const(512 * mpmath.pi - head), g.madd(n, g.const(head), turned))
+        return self.reduced(g.select(far, g.const(0), turned))
+
+    def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
+        """Sine and cosine of by_mu·mu + by_v·v.
+
+        Multiples of 512 pi are taken off first, n and the constant short enough for exact products, and the two words
+        that are left are added up: taken off at once, n·pi/2 would leave a second word as large as the first.
+        """
+        g, turned = self.g, self.g.const(0)
+        for rate, value in ((by_mu, self.mu), (by_v, self.v)):
+            if rate != 0:
+                far = g.lt(g.const(_FAR / abs(mpmath.mpf(sp.N(rate)))), g.abs(value))
+                turned = g.madd(self.number(rate), g.select(far, g.const(0), value), turned)
+        with mpmath.workdps(50):
+            n = g.neg(g.round(g.mul(turned, g.const(1 / (512 * mpmath.pi)))))
+            head = mpmath.nint(512 * mpmath.pi * 4) / 4
+            left = g.madd(n, g.const(512 * mpmath.pi - head), g.madd(n, g.const(head), turned))
+        return self.reduced(left if self.float64 else g.add(g.head(left), g.tail(left)))
+
+    def reduced(self, turned: int) -> tuple[int, int]:
+        """Sine and cosine by polynomials, after multiples of pi/2."""
+        g = self.g
         n = g.round(g.mul(turned, g.const(2 / mpmath.pi)))
         # pi/2 in three parts; n times the first is exact while n < 2^13.
         r, left = turned, mpmath.pi / 2
@@ -201,8 +225,8 @@ class Writer:
 
     def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
         g, half = self.g, self.g.const(0.5)
-        rate = g.mul(self.number(b), self.mu)
-        sine, cosine = self.angle(rate, coarse=sp.log(sp.Abs(b), 2).is_integer is not True)
+        exact = sp.log(sp.Abs(b), 2).is_integer
+        sine, cosine = self.angle(g.mul(self.number(b), self.mu)) if exact else self.angle_of(b, sp.Integer(0))
         y = g.mul(self.number(b**2), self.v)
         e, root = self.exp(g.neg(y)), self.exp(g.mul(y, g.const(-0.5)))
         rest = self.rest(y, e)

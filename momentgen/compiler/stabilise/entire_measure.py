@@ -3,6 +3,7 @@ r"""Elementary moments: exact values, and the errors that are allowed."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,13 @@ from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.stable import ErrorMeasure
 
-__all__ = ["ElementaryTruth", "RelativeMeasure", "TermsMeasure", "Within"]
+__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 _LARGEST = 3.4028234e38
 _TURNED = 1e6  # angles up to there are reduced
+_OVERFLOWS = 600.0  # of an exponent
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ class TermsMeasure:
     - partials: 1e-4 of M_1, M_2/2, 2 sqrt(s_0 s_1) and G_1 + sqrt(s_0 s_2): the sizes of E f', E f''/2, 2 Cov(f, f')
       and E f'² + Cov(f, f'').
 
-    For one term these are the exact values up to small factors; where terms cancel, they are what cancels.
+    For one term these are the exact values up to small factors; where terms cancel, they are what cancels.  Where such
+    a size is beyond float32, so are terms, and the output is not measured; the variance is while float32 holds it.
     """
 
     magnitudes: tuple[_Magnitude, ...]
@@ -172,12 +175,14 @@ class TermsMeasure:
         with np.errstate(all="ignore"):
             error = np.abs(computed.astype(np.float64) - exact) / allowed
         beyond = ~(np.abs(exact) < _LARGEST)
+        if output != "var":
+            beyond |= allowed > _LARGEST * (MEAN if output == "mean" else PARTIAL)
         return np.where(beyond, 0.0, np.where(np.isfinite(computed), error, np.inf))
 
 
 @dataclass(frozen=True)
 class Within:
-    """Another measure, where angles are reduced: ``rate``·|mean| + ``rate_var``·var up to 1e6."""
+    """Another measure, on ``rate``·|mean| + ``rate_var``·var up to 1e6."""
 
     measure: ErrorMeasure
     rate: float
@@ -191,18 +196,44 @@ class Within:
 class ElementaryTruth(ClosedFormTruth):
     """Exact values from rigorous balls; beyond the range of float64 infinite, not evaluated; survives pickling."""
 
-    def __init__(self, outputs: dict[str, Any], bounded: bool, rate: float, rate_var: float = 0.0) -> None:
+    def __init__(self, outputs: dict[str, Any], bounded: bool, rate: float) -> None:
         super().__init__(outputs, ())
-        self.bounded, self.rate, self.rate_var = bounded, rate, rate_var
+        self.bounded, self.rate = bounded, rate
 
     def __call__(self, mean: F32, var: F32, params: Any) -> dict[str, F64]:
         mu, v = mean.astype(np.float64), var.astype(np.float64)
         # Angles beyond 1e6 are not measured, and all is 0 where exp(-v/2) is; exponentials overflow there.
-        inside = np.abs(self.rate * mu) + self.rate_var * v <= _TURNED
+        inside = np.abs(self.rate * mu) <= _TURNED
         v = np.minimum(v, 1e4) if self.bounded else v
         result = {name: np.full(mean.shape, np.inf) for name in self.names}
         if inside.any():
             exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
             for name, values in zip(self.names, exact, strict=True):
                 result[name][inside] = values
+        return result
+
+
+class SumTruth:
+    """Exact values from rigorous balls for a sum of terms; infinite where :class:`Within` does not look or a term is
+    beyond float64, not evaluated; survives pickling.
+    """
+
+    def __init__(self, outputs: Mapping[str, Any], moments: Mapping[str, Moment], rate: float, rate_var: float) -> None:
+        self.rate, self.rate_var = rate, rate_var
+        self.groups = []
+        for of in ("mean", "var"):
+            names = [name for name in outputs if name.removeprefix("d").startswith(of)]
+            exponents = [(float(sp.re(p)), float(sp.re(q))) for p, q in moments[of].parts]
+            self.groups.append((ClosedFormTruth({name: outputs[name] for name in names}, ()), exponents))
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        mu, v = mean.astype(np.float64), var.astype(np.float64)
+        near = self.rate * np.abs(mu) + self.rate_var * v <= _TURNED
+        result: dict[str, F64] = {}
+        for closed, exponents in self.groups:
+            inside = near & (np.max([p * mu + q * v for p, q in exponents], axis=0) < _OVERFLOWS)
+            result |= {name: np.full(mean.shape, np.inf) for name in closed.names}
+            if inside.any():
+                for name, values in closed(mean[inside], var[inside], params).items():
+                    result[name][inside] = values
         return result

@@ -76,16 +76,11 @@ class SumWriter:
         for name in spread:
             value = self.moment(closed.outputs[name], 1 / _SPARE if closed.grows else mpmath.mpf(1))
             if closed.grows:
-                value = g.mul(self.guarded(value), g.const(_SPARE))
+                value = g.mul(value, g.const(_SPARE))
+                if name == "var":  # below 0 only where terms overflow
+                    value = g.select(g.lt(value, g.const(0)), g.const(LARGEST), value)
             values[name] = g.select(small, series[name], value)
-        return {name: self.guarded(value) if closed.grows else value for name, value in values.items()}
-
-    def guarded(self, value: int) -> int:
-        """Where terms of both signs overflow their sum is no number: the largest number."""
-        if self.writer.float64:
-            return value
-        top = self.g.const(LARGEST)
-        return self.g.select(self.g.le(self.g.abs(value), top), value, top)
+        return values
 
     def moment(self, moment: Moment, unit: Any = 1) -> int:
         """A moment, times ``unit``."""
@@ -165,12 +160,8 @@ class SumWriter:
         if key == (0, 0):
             return g.const(0), g.const(1)
         if key not in known:
-            known[key] = self._combined(*key) or self._reduced(*key)
+            known[key] = self._combined(*key) or self.writer.angle_of(*key)
         return known[key]
-
-    def _reduced(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
-        g, w = self.g, self.writer
-        return w.angle(g.madd(w.number(by_mu), w.mu, g.mul(w.number(by_v), w.v)), coarse=True)
 
     def _combined(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int] | None:
         """From two angles that are there, their sum or difference; None if there are none."""
