@@ -139,6 +139,9 @@ class Writer:
         """The variance Σ_{k>=1} v^k/k! means[k]² and its partials, to k = ``count``; means[k] is E f^(k)."""
         g = self.g
         sigma, power = g.sqrt(v), [g.const(1)]
+        if count > 2:  # the second word of the root of 0 is no number
+            none, zero = g.eq(v, g.const(0)), g.const(0)
+            sigma = g.select(none, zero, g.sqrt(g.select(none, g.const(1), v)))
         var, by_mu, by_v = g.const(0), g.const(0), g.const(0)
         for _ in range(count):
             power.append(g.mul(power[-1], sigma))

@@ -77,7 +77,8 @@ class SumWriter:
             value = self.moment(closed.outputs[name], 1 / _SPARE if closed.grows else mpmath.mpf(1))
             if closed.grows:
                 value = g.mul(value, g.const(_SPARE))
-                if name == "var":  # below 0 only where terms overflow
+                if name == "var":  # below 0 only where terms overflow; the sign is that of both words together
+                    value = value if w.float64 else g.add(g.head(value), g.tail(value))
                     value = g.select(g.lt(value, g.const(0)), g.const(LARGEST), value)
             values[name] = g.select(small, series[name], value)
         return values
