@@ -19,8 +19,9 @@ from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise.forms import OutputForm, T, output_forms
-from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision, build_graph, sign_changing
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision, build_graph, changes_sign, sign_changing
+from momentgen.compiler.stabilise.kink_powers import UlpOfTerms
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
 
@@ -117,6 +118,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     if sign_changing(forms, defaults):
         names = tuple(defaults)
         scalars = SignScalars(sign_function(forms["mean"], names), names)
+    measure, facts = _measure(forms, [{k: mpmath.mpf(w) for k, w in at.items()} for at in settings_of(rule)])
     variants = []
     reach = (_REACH_SQUARED_VARIANCE if forms["mean"].power > 1 else _REACH)[0]
     for name, goal in rule.accuracy.ulp.items():
@@ -132,7 +134,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 forward64=build_graph(forms, defaults, FLOAT64, OUTPUTS)[0],
                 partials64=build_graph(forms, defaults, FLOAT64, PARTIALS)[0],
                 truth=truth,
-                measure=_ulp,
+                measure=measure,
                 goal=goal,
                 aim=goal * _AIM,
                 room=_ROOM,
@@ -140,11 +142,28 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 box={"a": (-reach, reach), "log2_var": (-50.0, 50.0)},
                 settings=settings_of(rule),
                 fits=tuple(dict.fromkeys(fits)),
+                facts=facts,
                 **_near_sign_change(scalars),
                 doc="moments in closed form; tails by fitted repeated integrals of the normal distribution",
             )
         )
     return variants
+
+
+def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) -> tuple[ErrorMeasure, Mapping[str, str]]:
+    """Errors in ulp, and for a degree of 2 what is said of outputs that change sign where no expansion serves them."""
+
+    def changes(name: str, form: OutputForm) -> bool:
+        sides = (form.plus,) if name == "mean" else (form.plus, form.minus)
+        return any(changes_sign(side, setting) for side in sides for setting in settings)
+
+    changing = {name: form for name, form in forms.items() if form.power >= 0 and changes(name, form)}
+    if forms["mean"].power < 2 or not changing:
+        return _ulp, {}
+    what = (
+        f"{', '.join(changing)}: in ulp of the larger of the value and of its part without phi, which cancel at a zero"
+    )
+    return UlpOfTerms(changing), {"measured": what}
 
 
 def _float32(forms: Mapping[str, OutputForm], outputs: tuple[str, ...], fit: float, lean: bool) -> Precision:

@@ -31,7 +31,7 @@ from momentgen.compiler.stabilise.kink_fits import CENTRE, LOSS, core, near_zero
 from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.errors import BuildError
 
-__all__ = ["FLOAT64", "Precision", "build_graph", "sign_changing"]
+__all__ = ["FLOAT64", "Precision", "build_graph", "changes_sign", "sign_changing"]
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,10 @@ class _Writer:
         return main
 
     def near_sign_change(self, main: int) -> int:
-        """sigma·d·P(d), d = t - t0, on the negative side where |d| is small; see :mod:`momentgen.sign_change`."""
+        """sigma^p·d·P(d), d = t - t0, p the degree of f, on the negative side where |d| is small.
+
+        See :mod:`momentgen.sign_change`.
+        """
         g = self.g
         width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
         near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
@@ -264,7 +267,8 @@ class _Writer:
         value = taylor[-1]
         for coefficient in reversed(taylor[:-1]):
             value = g.madd(value, distance, coefficient)
-        return g.select(near, g.mul(self.sigma, g.mul(distance, value)), main)
+        scale = self.sigma if self.degree == 1 else self.v
+        return g.select(near, g.mul(scale, g.mul(distance, value)), main)
 
     def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
         """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
@@ -402,10 +406,13 @@ def build_graph(
 
 
 def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
-    """Whether the mean, of degree 1, changes sign inside the negative side at the parameters given."""
+    """Whether the mean, of degree 1 or 2, changes sign inside the negative side at the parameters given."""
     form = forms["mean"]
-    if form.power != 1 or form.parity is not None:
-        return False
+    return form.power > 0 and form.parity is None and changes_sign(form.minus, parameters)
+
+
+def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:
+    """Whether an output changes sign inside a side at the parameters given."""
     with mpmath.workdps(40):
-        values = [form.minus.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+        values = [side.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
     return any(a * b < 0 for a, b in pairwise(values))

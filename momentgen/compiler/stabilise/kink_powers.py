@@ -6,23 +6,28 @@ so that C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow;
 - z meets the powers of the variance taken down by a power of two, and gets that back together with 2^n, last;
 - where C0's part may exceed the result, both are taken 2^-4 times as large and the result 2^4 times;
 - what overflows even so is the largest number.
+
+Partials that change sign beside the kink (leaky forms) are measured by what cancels: :class:`UlpOfTerms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import mpmath
+import numpy as np
+import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.forms import T
+from momentgen.compiler.stabilise.forms import OutputForm, T
+from momentgen.compiler.ulp import LARGEST, is_normal, unit
 from momentgen.errors import BuildError
 
-__all__ = ["Shared", "assemble", "saturated"]
+__all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
 
-_LARGEST = 3.4028234e38
 _SPARE = mpmath.mpf(2) ** 4
 _SCALE = 68  # binary places that a variance above 2^40 is taken down by
 
@@ -73,7 +78,7 @@ def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> i
         z = g.mul(z, g.mul(g.mul(factor, back), one if i else down))
     total = g.mul(g.add(lead, z), g.select(wide, g.const(_SPARE), one))
     # Where both terms overflow their sum is no number; the sign is C0's.
-    top = g.const(_LARGEST)
+    top = g.const(LARGEST)
     beyond = g.select(g.lt(lead, g.const(0)), g.neg(top), top)
     return g.select(g.le(g.abs(total), top), total, beyond)
 
@@ -81,22 +86,78 @@ def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> i
 def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
     """Σ c_k |mu|^k v^((power-k)/2), times ``down``."""
     g, total = shared.g, shared.g.const(0)
+    large = g.lt(g.const(1), shared.v)
     for (k,), coefficient in sp.Poly(plain, T).terms() if plain != 0 else ():
-        first, *others = [shared.v] * ((power - k) // 2) + [shared.size] * k
-        value = g.mul(shared.expression(coefficient), g.mul(first, down))
-        for step in others:
+        steps = [shared.v] * ((power - k) // 2) + [shared.size] * k
+        # A share below 1 goes to |mu|: where that has no room for it the result has none, or C0's part is negligible.
+        number, share = coefficient.as_coeff_Mul()
+        if abs(number) < 1:
+            number, share = sp.Integer(1), coefficient
+        steps[-1] = g.mul(shared.expression(share), steps[-1])
+        first, last = down, shared.expression(number)
+        if (
+            abs(number) > 8
+        ):  # it would magnify the rounding of the smallest products, and overflow with the largest first
+            first, last = g.select(large, down, last), g.select(large, last, g.const(1))
+        value = g.mul(steps[0], first)
+        for step in steps[1:]:
             value = g.mul(value, step)
-        total = g.add(total, value)
+        total = g.add(total, g.mul(last, value))
     return total
 
 
 def saturated(shared: Shared, value: int, *, output: bool) -> int:
     """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
     g = shared.g
-    top = g.const(_LARGEST)
+    top = g.const(LARGEST)
     value = g.select(g.lt(value, g.neg(top)), g.neg(top), value)
     value = g.select(g.lt(top, value), top, value)
     if output:
         value = g.select(g.eq(shared.s, shared.s), value, shared.s)
         value = g.select(g.eq(shared.mu, shared.mu), value, shared.mu)
     return value
+
+
+@dataclass(frozen=True)
+class UlpOfTerms:
+    """Errors in ulp; of ``forms``, which change sign, in ulp of the larger of the value and C0's part of it.
+
+    Next to a zero no formula is accurate relatively: there C0's part and the rest cancel, each right to some ulp.
+    """
+
+    forms: Mapping[str, OutputForm]
+    setting: Mapping[str, float] = field(default_factory=dict)
+
+    def at(self, setting: Mapping[str, float]) -> UlpOfTerms:
+        """The same at a setting of the parameters."""
+        return replace(self, setting=setting)
+
+    def __call__(
+        self,
+        output: str,
+        computed: npt.NDArray[np.float32],
+        exact: npt.NDArray[np.float64],
+        mean: npt.NDArray[np.float32],
+        var: npt.NDArray[np.float32],
+    ) -> npt.NDArray[np.float64]:
+        size = np.abs(exact)
+        with np.errstate(all="ignore"):
+            if output in self.forms:
+                mu, v = np.abs(mean.astype(np.float64)), var.astype(np.float64)
+                form = self.forms[output]
+                parts = [self._part(side.plain, form.power, mu, v) for side in (form.plus, form.minus)]
+                size = np.where(
+                    is_normal(exact), np.maximum(size, np.minimum(np.where(mean < 0, *parts[::-1]), LARGEST)), size
+                )
+            error = np.abs(computed.astype(np.float64) - exact) / unit(size)
+        return np.where(is_normal(size), np.where(np.isfinite(computed), error, np.inf), 0.0)
+
+    def _part(
+        self, plain: sp.Expr, power: int, size: npt.NDArray[np.float64], v: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """|C0| sigma^power."""
+        total = np.zeros_like(size)
+        for (k,), c in sp.Poly(plain, T).terms() if plain != 0 else ():
+            value = float(c.subs({s: self.setting[s.name] for s in c.free_symbols}))
+            total = total + value * size**k * v ** ((power - k) // 2)
+        return np.abs(total)
