@@ -4,7 +4,7 @@ Such an output is sigma^p·(C0(t) + z·2^n), p <= 4, with C0 a polynomial in t w
 so that C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow; three things keep what float32 holds:
 
 - z meets the powers of the variance taken down by a power of two, and gets that back together with 2^n, last;
-- where C0's part may exceed the result, both are taken 2^-4 times as large and the result 2^4 times;
+- where C0's part may exceed the result, both are taken 2^-10 times as large and the result 2^10 times;
 - what overflows even so is the largest number.
 
 Partials that change sign beside the kink (leaky forms) are measured by what cancels: :class:`UlpOfTerms`.
@@ -28,7 +28,7 @@ from momentgen.errors import BuildError
 
 __all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
 
-_SPARE = mpmath.mpf(2) ** 4
+_SPARE = mpmath.mpf(2) ** 10
 _SCALE = 68  # binary places that a variance above 2^40 is taken down by
 
 
