@@ -14,6 +14,7 @@ import pytest
 import sympy as sp
 from real_rules import rules, stables
 
+from momentgen.compiler.certify import kernel_params
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.lower import lower
@@ -149,7 +150,9 @@ def in_float32(f: Any, points: list[tuple[float, float]]) -> tuple[dict[str, Any
     got: dict[str, Any] = {}
     for graph in (stable.forward, stable.partials):
         every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS)
-        got |= compile_program(lower(graph, "mine", every, {}))({"mean": mean, "var": var}, {})
+        program = lower(graph, "mine", every, {})
+        params = kernel_params(program, {}, stable.scalars({}) if program.params else ())
+        got |= compile_program(program)({"mean": mean, "var": var}, params)
     return got, lambda: stable.truth(mean, var, {})
 
 
@@ -169,6 +172,30 @@ def test_a_square_beside_a_kink_keeps_what_float32_holds(f: Any) -> None:
         beyond = np.abs(want[output]) > 3.41e38
         largest = np.float32(3.4028234e38) * np.sign(want[output][beyond])
         assert got[output][beyond].tolist() == largest.tolist(), output
+
+
+def test_a_leaky_square_is_right_to_some_ulp_of_what_cancels_and_its_mean_to_the_last_place_at_its_zero() -> None:
+    f = sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True))
+    (stable,) = stable_variants(derive(Rule("mine", f=f)))
+    (ratio,) = stable.focus({})
+    rng = random.Random(3)
+    points = []
+    for _ in range(200):
+        var = 2.0 ** rng.uniform(-50, 50)
+        a = ratio * (1 + 2.0 ** rng.uniform(-20, 0)) if rng.random() < 0.5 else rng.uniform(-20, 20)
+        points.append((a * var**0.5, var))
+    got, truth = in_float32(f, points)
+    want = truth()
+    mean, var_ = np.array(points, np.float32).T.copy()
+    assert ulp_error(got["mean"], want["mean"]).max() <= 2
+    for output in SIX:
+        assert stable.measure(output, got[output], want[output], mean, var_).max() <= 2, output
+    # Away from zeros the measure is that of all: ulp.
+    right = mean > 3 * np.sqrt(var_)
+    for output in SIX:
+        error = stable.measure(output, got[output][right], want[output][right], mean[right], var_[right])
+        assert (error <= ulp_error(got[output][right], want[output][right])).all(), output
+    assert "dvar_dmu" in stable.facts["measured"]
 
 
 def test_a_square_beside_a_kink_at_variance_0_is_f_and_nan_stays_nan() -> None:

@@ -95,9 +95,7 @@ def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
             number, share = sp.Integer(1), coefficient
         steps[-1] = g.mul(shared.expression(share), steps[-1])
         first, last = down, shared.expression(number)
-        if (
-            abs(number) > 8
-        ):  # it would magnify the rounding of the smallest products, and overflow with the largest first
+        if abs(number) > 1:  # last it would magnify the rounding of small products, first let large ones overflow
             first, last = g.select(large, down, last), g.select(large, last, g.const(1))
         value = g.mul(steps[0], first)
         for step in steps[1:]:
