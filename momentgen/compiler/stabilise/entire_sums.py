@@ -133,7 +133,7 @@ class SumWriter:
         degree = max(i + j for i, j in row)
         if degree < 1:
             return w.mu, w.v
-        edge = g.const(mpmath.mpf(2) ** (110 // degree))
+        edge = g.const(mpmath.mpf(2) ** ((1000 if w.float64 else 110) // degree))
         mu = g.select(g.lt(edge, g.abs(w.mu)), g.select(g.lt(w.mu, g.const(0)), g.neg(edge), edge), w.mu)
         return mu, g.select(g.lt(edge, w.v), edge, w.v)
 

@@ -12,6 +12,7 @@ Partials that change sign beside the kink (leaky forms) are measured by what can
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -32,6 +33,14 @@ _SPARE = mpmath.mpf(2) ** 10
 _SCALE = 68  # binary places that a variance above 2^40 is taken down by
 
 
+class Scaled(Protocol):
+    """Of a graph's precision, whether it is for float32."""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether exponents are kept apart."""
+
+
 class Shared(Protocol):
     """What :mod:`momentgen.compiler.stabilise.kink_graph` has written: nodes for |mu|, v, sigma and the sign of mu."""
 
@@ -43,6 +52,10 @@ class Shared(Protocol):
     s: int
     sigma: int
     negative: int
+
+    @property
+    def precision(self) -> Scaled:
+        """What the graph is for."""
 
     def expression(self, expr: sp.Expr) -> int:
         """A polynomial in t and the parameters."""
@@ -78,9 +91,14 @@ def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> i
         z = g.mul(z, g.mul(g.mul(factor, back), one if i else down))
     total = g.mul(g.add(lead, z), g.select(wide, g.const(_SPARE), one))
     # Where both terms overflow their sum is no number; the sign is C0's.
-    top = g.const(LARGEST)
+    top = _top(shared)
     beyond = g.select(g.lt(lead, g.const(0)), g.neg(top), top)
     return g.select(g.le(g.abs(total), top), total, beyond)
+
+
+def _top(shared: Shared) -> int:
+    """The largest number."""
+    return shared.g.const(LARGEST if shared.precision.scaled else sys.float_info.max)
 
 
 def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
@@ -107,7 +125,7 @@ def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
 def saturated(shared: Shared, value: int, *, output: bool) -> int:
     """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
     g = shared.g
-    top = g.const(LARGEST)
+    top = _top(shared)
     value = g.select(g.lt(value, g.neg(top)), g.neg(top), value)
     value = g.select(g.lt(top, value), top, value)
     if output:
