@@ -18,6 +18,7 @@ from momentgen.compiler.certify import kernel_params
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.lower import lower
+from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.real import CONDITIONS, evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.forms import OutputForm, output_forms
@@ -225,3 +226,10 @@ def test_only_homogeneous_functions_with_a_kink_at_zero_are_taken() -> None:
     assert not applies(derive(Rule("shifted", f=sp.Max(x, 1))))
     assert not applies(derive(Rule("mixed", f=sp.Max(x, 0) + sp.Abs(x) * x)))
     assert np.isfinite(float(exact(NAMES[0], mpmath.mpf(0), mpmath.mpf(1), parameters(NAMES[0]))["mean"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("f", [sp.Max(x, 0) ** 2, x * sp.Abs(x), sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True))])
+def test_a_square_beside_a_kink_builds_within_8_ulp(f: Any) -> None:
+    (summary,) = compile_rule(Rule("mine", f=f)).variants
+    assert all(float(bound.split()[0]) <= 8.0 for bound in summary.bounds.values()), summary.bounds
