@@ -98,7 +98,7 @@ class Pieces:
 
 
 def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
-    """Resolve ``f`` into smooth pieces.
+    """Resolve ``f`` into smooth pieces; floats in it are the fractions that they are, so that what cancels does.
 
     Raises:
         PiecesError: if a breakpoint cannot be found, or branches change places within a parameter's range.
@@ -106,7 +106,7 @@ def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
     >>> [(p.low, p.expr) for p in split(Abs(x))]
     [(-oo, -x), (0, x)]
     """
-    f = sympy.sympify(f)
+    f = sympy.sympify(f).replace(lambda e: e.is_Float, lambda e: sympy.Rational(e))
     samples = samples_of(parameters)
     breakpoints: list[Expr] = []
     for condition in _conditions(f):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +14,25 @@ import pytest
 import sympy as sp
 from real_rules import rules, stables
 
+from momentgen.compiler.certify import kernel_params
 from momentgen.compiler.derive import derive
-from momentgen.compiler.real import evaluate_mpmath
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.lower import lower
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.real import CONDITIONS, evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.forms import OutputForm, output_forms
-from momentgen.compiler.stabilise.kink import applies
+from momentgen.compiler.stabilise.kink import applies, stable_variants
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, build_graph
+from momentgen.compiler.ulp import ulp_error
+from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 from momentgen.symbols import Phi, mu, phi, v
 
-NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside") if name in rules()]
+NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside", "relu_squared") if name in rules()]
+VARIANTS = [
+    (name, variant) for name in NAMES for variant in ("exact", "tight") if (name, variant) != (NAMES[-1], "tight")
+]
 SIX = (*OUTPUTS, *PARTIALS)
 DIGITS = 60
 
@@ -106,8 +116,7 @@ def test_graph_for_float64_means_the_moments(name: str) -> None:
     check_graph(name, [build_graph(forms_of(name), params, FLOAT64, o)[0] for o in (OUTPUTS, PARTIALS)], params, 2e-15)
 
 
-@pytest.mark.parametrize("variant", ["exact", "tight"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_graphs_for_float32_mean_the_moments_to_the_error_of_their_fits(name: str, variant: str) -> None:
     stable = stables(name)[variant]
     tolerance = max(float(fit.error) for fit in stable.fits)
@@ -134,6 +143,76 @@ def check_graph(
                 assert abs(got[output] - want[output]) <= 8 * tolerance * abs(want[output]), (output, mean, var)
 
 
+def in_float32(f: Any, points: list[tuple[float, float]]) -> tuple[dict[str, Any], Any]:
+    """The outputs of the float32 graphs with double-floats throughout, and what gives exact values."""
+    derivation = derive(Rule("mine", f=f))
+    (stable,) = stable_variants(derivation)
+    mean, var = np.array(points, np.float32).T.copy()
+    got: dict[str, Any] = {}
+    for graph in (stable.forward, stable.partials):
+        every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS)
+        program = lower(graph, "mine", every, {})
+        params = kernel_params(program, {}, stable.scalars({}) if program.params else ())
+        got |= compile_program(program)({"mean": mean, "var": var}, params)
+    return got, lambda: stable.truth(mean, var, {})
+
+
+@pytest.mark.parametrize("f", [sp.Max(x, 0) ** 2, x * sp.Abs(x)], ids=["one-sided", "odd"])
+def test_a_square_beside_a_kink_keeps_what_float32_holds(f: Any) -> None:
+    rng = random.Random(7)
+    points = [(0.0, 1.0), (-1e20, 1e38), (3e37, 2e-38), (-2.6e18, 1.7e34), (1e-30, 6e-39), (1.3e19, 1e38)]
+    for _ in range(300):
+        var = 2.0 ** rng.uniform(-120, 127)
+        points.append((rng.uniform(-24, 24) * var**0.5, var))
+    got, truth = in_float32(f, points)
+    want = truth()
+    for output in SIX:
+        assert ulp_error(got[output], want[output]).max() <= 2, output
+        assert np.isfinite(got[output]).all(), output
+        # What overflows is the largest number.
+        beyond = np.abs(want[output]) > 3.41e38
+        largest = np.float32(3.4028234e38) * np.sign(want[output][beyond])
+        assert got[output][beyond].tolist() == largest.tolist(), output
+
+
+def test_a_leaky_square_is_right_to_some_ulp_of_what_cancels_and_its_mean_to_the_last_place_at_its_zero() -> None:
+    f = sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True))
+    (stable,) = stable_variants(derive(Rule("mine", f=f)))
+    (ratio,) = stable.focus({})
+    rng = random.Random(3)
+    points = []
+    for _ in range(200):
+        var = 2.0 ** rng.uniform(-50, 50)
+        a = ratio * (1 + 2.0 ** rng.uniform(-20, 0)) if rng.random() < 0.5 else rng.uniform(-20, 20)
+        points.append((a * var**0.5, var))
+    got, truth = in_float32(f, points)
+    want = truth()
+    mean, var_ = np.array(points, np.float32).T.copy()
+    assert ulp_error(got["mean"], want["mean"]).max() <= 2
+    for output in SIX:
+        assert stable.measure(output, got[output], want[output], mean, var_).max() <= 2, output
+    # Away from zeros the measure is that of all: ulp.
+    right = mean > 3 * np.sqrt(var_)
+    for output in SIX:
+        error = stable.measure(output, got[output][right], want[output][right], mean[right], var_[right])
+        assert (error <= ulp_error(got[output][right], want[output][right])).all(), output
+    assert "dvar_dmu" in stable.facts["measured"]
+
+
+def test_a_square_beside_a_kink_at_variance_0_is_f_and_nan_stays_nan() -> None:
+    values = [-1e30, -3.0, 0.0, 2.0, 1e10]
+    got, _ = in_float32(sp.Max(x, 0) ** 2, [(value, 0.0) for value in values])
+    assert got["mean"].tolist() == [np.float32(max(value, 0.0) ** 2) for value in values]
+    assert got["var"].tolist() == [0.0] * len(values)
+    got, _ = in_float32(sp.Max(x, 0) ** 2, [(math.nan, 1.0), (1.0, math.nan), (1.0, -1.0)])
+    assert all(np.isnan(got[name]).all() for name in OUTPUTS)
+
+
+def test_a_cube_beside_a_kink_is_refused_with_the_power_that_is_too_high() -> None:
+    with pytest.raises(BuildError, match="degree of at most 2, got sigma to the power 6"):
+        stable_variants(derive(Rule("cube", f=sp.Max(x, 0) ** 3)))
+
+
 def test_a_moment_that_is_not_linear_in_phi_is_refused() -> None:
     a = mu / sp.sqrt(v)
     with pytest.raises(ValueError, match="not linear"):
@@ -147,3 +226,10 @@ def test_only_homogeneous_functions_with_a_kink_at_zero_are_taken() -> None:
     assert not applies(derive(Rule("shifted", f=sp.Max(x, 1))))
     assert not applies(derive(Rule("mixed", f=sp.Max(x, 0) + sp.Abs(x) * x)))
     assert np.isfinite(float(exact(NAMES[0], mpmath.mpf(0), mpmath.mpf(1), parameters(NAMES[0]))["mean"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("f", [sp.Max(x, 0) ** 2, x * sp.Abs(x), sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True))])
+def test_a_square_beside_a_kink_builds_within_8_ulp(f: Any) -> None:
+    (summary,) = compile_rule(Rule("mine", f=f)).variants
+    assert all(float(bound.split()[0]) <= 8.0 for bound in summary.bounds.values()), summary.bounds

@@ -3,7 +3,8 @@
 =============  ===================================================================
 ``stable``     what this stage hands on: :class:`Stable`, one variant of a rule
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
-``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs, on ``kink_fits``
+``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs (of degree 2 by
+               ``kink_powers``), on ``kink_fits``
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
@@ -18,7 +19,8 @@
 ``mills``      repeated integrals of the normal distribution from one fit
 ``algebraic``  the fallback: smooth f that near a line by a power of 1/x, by a ``ladder`` of atoms
 ``quadrature`` the fallback with kinks: Gauss-Legendre panels below v*; ``quadrature_graph``, ``increments``
-``entire``     polynomials, exp, sin, cos: elementary moments
+``entire``     sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): elementary moments, in the algebra of
+               ``exponentials``; ``entire_graph``, ``entire_sums``: graphs; ``entire_measure``: exact values, tolerance
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
 ``existence``  whether f is real and has a second moment
@@ -89,7 +91,7 @@ _STRATEGIES = (
     ),
     _Strategy(
         "elementary",
-        _unless(entire.applies, "a polynomial, or a exp(b x) + c, a sin(b x) + c, a cos(b x) + c, without parameters"),
+        _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
     _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants),

@@ -1,19 +1,21 @@
-r"""Functions whose moments are elementary: polynomials, a exp(b x) + c, a sin(b x) + c, a cos(b x) + c.
+r"""Functions whose moments are elementary: sums of x^k e^(b x), x^k sin(b x), x^k cos(b x), as x + sin(x)², x e^x.
+
+One term has a form of its own:
 
 - polynomial: mean = Σ v^j/(2^j j!) f^(2j)(mu), V = Σ_{k>=1} v^k/k! P_k² with P_k = E f^(k): every term is positive;
 - exp: mean = a e^(b mu + b² v/2) + c, V = a² e^(2 b mu + 2 b² v) (1 - e^(-b² v));
 - sin, cos: mean = a e^(-b² v/2) sin(b mu) + c, V = a²/2 (1 - e^(-b² v)) (1 ± e^(-b² v) cos(2 b mu)).
 
+Sums of them have the closed forms of ``exponentials`` from a variance v* on, and the series of polynomials below it,
+cut off; v* is the lowest of a few at which no closed form loses what single floats have to spare.
+
 Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice that the angle counts as 0.
-1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what overflows is the largest number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mpmath
@@ -21,12 +23,15 @@ import numpy as np
 import numpy.typing as npt
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.oracle import evaluate
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.kink import ClosedFormTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.entire_graph import Writer
+from momentgen.compiler.stabilise.entire_measure import ElementaryTruth, RelativeMeasure, SumTruth, TermsMeasure, Within
+from momentgen.compiler.stabilise.entire_sums import Closed, SumWriter
+from momentgen.compiler.stabilise.exponentials import Moment, Terms, exponential_terms
+from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 from momentgen.symbols import x
@@ -35,50 +40,9 @@ __all__ = ["applies", "stable_variants"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-_LARGEST = 3.4028234e38
-_EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
-_FAR = mpmath.mpf(2) ** 21  # of |b mu| times 2/pi, up to where angles are reduced
-
-
-@dataclass(frozen=True)
-class RelativeMeasure:
-    """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
-
-    With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
-    largest value that it has at that variance.
-    """
-
-    bounded: bool
-    amplitude: float
-    rate: float
-
-    def allowed(self, output: str, exact: F64, var: F64) -> F64:
-        """The error allowed at each point."""
-        if output == "mean":
-            limit = MEAN * np.maximum(1.0, np.abs(exact))
-        elif not self.bounded:
-            limit = (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
-        else:
-            a, b = self.amplitude, self.rate
-            with np.errstate(all="ignore"):
-                e = np.exp(-(b**2) * var)
-                rest = -np.expm1(-(b**2) * var)
-                limit = {
-                    "var": VARIANCE * a**2 * np.minimum(b**2 * var, 1.0),
-                    "dmean_dmu": PARTIAL * abs(a * b) * np.sqrt(e),
-                    "dmean_dvar": PARTIAL * abs(a) * b**2 / 2 * np.sqrt(e),
-                    "dvar_dmu": PARTIAL * a**2 * abs(b) * rest * e,
-                    "dvar_dvar": PARTIAL * a**2 * b**2 / 2 * e,
-                }[output]
-        return np.maximum(limit, 2.0**-126)
-
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
-        beyond = ~(np.abs(exact) < _LARGEST)
-        if self.bounded:  # angles are reduced up to there
-            beyond |= np.abs(self.rate * mean.astype(np.float64)) > 1e6
-        return np.where(beyond, 0.0, np.where(np.isfinite(computed), error, np.inf))
+_SPREAD = ("var", "dvar_dmu", "dvar_dvar")
+_PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of 1/b², b the largest rate: variances at which the series may end
+_MOST = 20  # terms of it
 
 
 # --- recognition -----------------------------------------------------------------
@@ -92,6 +56,16 @@ def _parts(expr: sp.Expr) -> tuple[str, sp.Expr, sp.Expr, sp.Expr] | None:
     return None if b.has(x) else (type(inner).__name__, a, b, c)
 
 
+def _sum(f: sp.Expr) -> Terms | None:
+    """The terms of f; None for what has a form of its own (one term and a constant), and for other functions."""
+    if _parts(f) is not None:
+        return None
+    terms = exponential_terms(f)
+    if terms is None or (f.is_polynomial(x) and {n for _, n in terms.coefficients if n} in ({1}, {2})):
+        return None
+    return terms
+
+
 def applies(derivation: Derivation) -> bool:
     """Whether f is such a function, without parameters, of a normal input."""
     rule = derivation.rule
@@ -99,237 +73,140 @@ def applies(derivation: Derivation) -> bool:
     if rule.input != "normal" or rule.parameters or derivation.mean is None or len(pieces) != 1:
         return False
     f = pieces[0].expr
-    return bool(f.is_polynomial(x) and f.has(x)) or _parts(f) is not None
+    return bool(f.has(x) and (f.is_polynomial(x) or _parts(f) is not None or _sum(f) is not None))
+
+
+# --- sums: what they are measured by, and where the series ends --------------------
+def _steady(terms: Terms) -> bool:
+    """Whether f has a Lipschitz constant: a line, and sines and cosines."""
+    return all(n <= 1 if b == 0 else n == 0 and sp.re(b) == 0 for b, n in terms.coefficients)
+
+
+def _steady_measure(derivation: Derivation, terms: Terms, truth: SumTruth) -> MomentsMeasure:
+    """The tolerance of all activations: L and the range found on a grid, which understates them by 1e-5 at most."""
+    f = next(iter(derivation.pieces)).expr
+    rates = [abs(complex(sp.N(b))) for b in terms.rates if b != 0]
+    at = np.arange(-60 / min(rates), 60 / min(rates), 0.005 / max(rates))
+    values, slopes = (np.broadcast_to(sp.lambdify(x, e, "numpy")(at), at.shape) for e in (f, sp.diff(f, x)))
+    span = math.inf if any(n for _, n in terms.coefficients) else float(np.ptp(values))
+    activation = Activation(
+        derivation.rule.name,
+        derivation.pieces,
+        left=None,
+        right=None,
+        length=1 / min(rates),
+        centre=0.0,
+        reach=math.inf,
+        lipschitz=float(np.abs(slopes).max()),
+        span=span,
+        bend=0.0,
+        jumps=(),
+    )
+
+    def reference(mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        exact = truth(mean, var, params)  # infinite where angles are not reduced
+        return {name: np.where(np.isfinite(values), values, 0.0) for name, values in exact.items()}
+
+    return measure_for(activation, reference)
+
+
+def _split(terms: Terms, allowed: Callable[[str, F64, F64, F64], F64], name: str) -> tuple[Any, int]:
+    """The variance below which the series serves, and how many terms that takes; measured at means around 0.
+
+    A closed form may lose what makes single floats miss a third of the tolerance; the series may miss a fiftieth of it.
+
+    Raises:
+        BuildError: if the series has not come so near by its twentieth term.
+    """
+    rate = max(abs(complex(sp.N(b))) for b in terms.rates)
+    means = [mpmath.mpf(k) / 8 / rate for k in range(-48, 49)]
+    closed = Closed.of(terms, mpmath.mpf(1), _MOST, True)
+    for part in _PARTS:
+        below = mpmath.mpf(part) / mpmath.mpf(float(rate**2))
+        at, var = np.array(means, dtype=np.float64), np.full(len(means), float(below))
+        limits: dict[str, F64] = {}
+        lost = 0.0
+        with mpmath.workdps(40):
+            for output in _SPREAD:
+                summands = [closed.outputs[output].terms_at(mean, below) for mean in means]
+                exact = np.array([float(mpmath.re(mpmath.fsum(row))) for row in summands])
+                size = np.array([float(mpmath.fsum(map(abs, row))) for row in summands])
+                limits[output] = allowed(output, exact, at, var)
+                lost = max(lost, float((size * 2.0**-23 / limits[output]).max()))
+        if lost <= 1 / 3:
+            break
+    with mpmath.workdps(40):
+        rows = [[moment.at(mean, below) for moment in closed.series] for mean in means]
+        want = {output: [closed.outputs[output].at(mean, below) for mean in means] for output in _SPREAD}
+        for count in range(1, _MOST + 1):
+            missed = max(
+                float(abs(got - exact)) / limit
+                for output in _SPREAD
+                for got, exact, limit in zip(
+                    (_series(row, below, count)[output] for row in rows), want[output], limits[output], strict=True
+                )
+            )
+            if missed <= 1 / 50:
+                return below, count
+    raise BuildError(name, "stabilise", f"the variance's series misses {missed:.2g} of the tolerance at v = {below}")
+
+
+def _series(means: list[Any], v: Any, count: int) -> dict[str, Any]:
+    """The variance and its partials by the series, in the current mpmath precision."""
+    weights = [v**k / mpmath.factorial(k) for k in range(count + 1)]
+    return {
+        "var": mpmath.fsum(weights[k] * means[k] ** 2 for k in range(1, count + 1)),
+        "dvar_dmu": 2 * mpmath.fsum(weights[k] * means[k] * means[k + 1] for k in range(1, count + 1)),
+        "dvar_dvar": mpmath.fsum(
+            weights[k] * (means[k + 1] ** 2 + (means[k] * means[k + 2] if k else 0)) for k in range(count + 1)
+        ),
+    }
 
 
 # --- graphs ----------------------------------------------------------------------
-@lru_cache
-def _one_minus_exp(goal: float) -> Polynomial:
-    """P with 1 - e^-y = y P(y - 1/4), 0 <= y <= 1/2."""
-
-    def target(y: Any) -> Any:
-        return -mpmath.expm1(-y) / y if y > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    what = "(1 - exp(-y))/y, 0 <= y <= 1/2"
-    for degree in range(3, 24):
-        fit = remez(target, (mpmath.mpf(0), _EDGE), degree, centre=_EDGE / 2, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
-
-
-@lru_cache
-def _trigonometric(kind: str, goal: float) -> Polynomial:
-    """sin(r) = r P(r²) or cos(r) = P(r²), |r| <= pi/4 and a little beyond."""
-    top = mpmath.mpf("0.62")
-
-    def target(s: Any) -> Any:
-        r = mpmath.sqrt(s)
-        if kind == "cos":
-            return mpmath.cos(r)
-        return mpmath.sin(r) / r if s > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    for degree in range(2, 16):
-        fit = remez(target, (mpmath.mpf(0), top), degree, what=f"{kind} by a polynomial in r², r² <= 0.62")
-        if fit.error <= goal:
-            return fit
-    raise BuildError(kind, "approximate", f"no polynomial up to degree 15 reaches a relative error of {goal}")
+def _graphs(write: Callable[[Writer, tuple[str, ...]], dict[str, int]]) -> tuple[dict[str, Any], list[Polynomial]]:
+    """The four graphs, and the polynomials fitted for those of float32."""
+    graphs: dict[str, Graph] = {}
+    fits: list[Polynomial] = []
+    for suffix, float64 in (("", False), ("64", True)):
+        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+            graph = graphs[name + suffix] = Graph(("mean", "var"))
+            writer = Writer(graph, float64)
+            values = write(writer, outputs)
+            for output in outputs:
+                value = writer.finite(values[output])
+                if output in OUTPUTS:
+                    # NaN stays NaN, of the mean and of the variance alike.
+                    value = graph.select(graph.eq(writer.mu, writer.mu), value, writer.mu)
+                    value = graph.select(graph.eq(writer.v, writer.v), value, writer.v)
+                graph.output(output, value)
+            fits += [] if float64 else writer.fits
+    return graphs, fits
 
 
-class _Writer:
-    def __init__(self, graph: Graph, float64: bool) -> None:
-        self.g, self.float64 = graph, float64
-        self.fits: list[Polynomial] = []
-        self.goal = 1e-17 if float64 else 1e-8
-        g = graph
-        self.mu, v = g.input("mean"), g.input("var")
-        valid = g.sqrt(g.select(g.le(g.const(0), v), g.const(1), g.const(-1)))
-        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
-
-    def number(self, value: sp.Expr) -> int:
-        with mpmath.workdps(50):
-            return self.g.const(mpmath.mpf(sp.N(value, 50)))
-
-    def exp(self, exponent: int, weight: int | None = None) -> int:
-        """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""
-        g = self.g
-        low, high = (g.const(w) for w in ((-700, 700) if self.float64 else (-150, 95)))
-        below = g.lt(exponent, low)
-        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
-        value = g.select(below, g.const(0), g.exp_mantissa(held))
-        if weight is not None:
-            value = g.mul(weight, value)
-        if self.float64:
-            return value
-        # The weight first: it may bring back what overflows without it.
-        return self.finite(g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2)))
-
-    def rest(self, y: int, e: int) -> int:
-        """1 - e^-y for y >= 0, given e^-y."""
-        g = self.g
-        fit = _one_minus_exp(self.goal)
-        self.fits.append(fit)
-        little = g.lt(y, g.const(_EDGE))
-        small = g.select(little, y, g.const(_EDGE))
-        value = g.mul(small, g.horner(g.sub(small, g.const(_EDGE / 2)), fit.coefficients))
-        return g.select(little, value, g.sub(g.const(1), e))
-
-    def finite(self, value: int) -> int:
-        """Beyond the largest number, that number."""
-        if self.float64 or self.g.value(value) is not None:
-            return value
-        g = self.g
-        top = g.const(_LARGEST)
-        value = g.select(g.lt(top, value), top, value)
-        return g.select(g.lt(value, g.neg(top)), g.neg(top), value)
-
-    # --- polynomials ---------------------------------------------------------------
-    def polynomial(self, f: sp.Expr) -> dict[str, int]:
-        g, degree = self.g, int(sp.degree(f, x))
-
-        def p(k: int) -> int:
-            total = g.const(0)
-            for j in range((degree - k) // 2, -1, -1):
-                inner = sp.Poly(sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
-                value = g.horner(self.mu, [mpmath.mpf(sp.N(c, 50)) for c in inner])
-                total = g.madd(g.mul(self.v, g.const(mpmath.mpf(1) / (2 * (j + 1)))), total, value)
-            return total
-
-        means = [p(k) if k <= degree else g.const(0) for k in range(degree + 3)]
-        sigma, power = g.sqrt(self.v), [g.const(1)]
-        var, by_mu, by_v = g.const(0), g.const(0), g.const(0)
-        for _ in range(degree):
-            power.append(g.mul(power[-1], sigma))
-        for k in range(degree, -1, -1):
-            # Each factor with its own sigma^k: products then overflow only where the result does.
-            here, after, later = (g.mul(power[k], self.finite(means[k + j])) for j in range(3))
-            weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
-            by_v = g.madd(g.mul(weight, after), after, by_v)
-            if k:
-                var = g.madd(g.mul(weight, here), here, var)
-                by_mu = g.madd(g.mul(g.mul(weight, here), after), g.const(2), by_mu)
-                by_v = g.madd(g.mul(weight, here), later, by_v)
-        half = g.const(0.5)
-        return {
-            "mean": means[0],
-            "var": var,
-            "dmean_dmu": means[1],
-            "dmean_dvar": g.mul(half, means[2]),
-            "dvar_dmu": by_mu,
-            "dvar_dvar": by_v,
-        }
-
-    # --- exp -----------------------------------------------------------------------
-    def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
-        g = self.g
-        bmu, square = g.mul(self.number(b), self.mu), self.number(b**2)
-        y = g.mul(square, self.v)
-        exponent = g.madd(y, g.const(0.5), bmu)
-        e = self.exp(g.neg(y))
-        # The root of e^(2 b mu + 2 b² v): a square times a small number overflows only at the end.
-        top = self.exp(g.add(bmu, y), self.number(a))
-        rest = self.rest(y, e)
-        var = g.mul(g.mul(top, rest), top)
-        return {
-            "mean": g.add(self.exp(exponent, self.number(a)), self.number(c)),
-            "var": var,
-            "dmean_dmu": self.exp(exponent, self.number(a * b)),
-            "dmean_dvar": self.exp(exponent, self.number(a * b**2 / 2)),
-            "dvar_dmu": g.mul(self.number(2 * b), var),
-            "dvar_dvar": g.mul(g.mul(g.mul(square, top), g.add(g.const(1), rest)), top),
-        }
-
-    # --- sin, cos --------------------------------------------------------------------
-    def angle(self, b: sp.Expr) -> tuple[int, int]:
-        """sin(b mu), cos(b mu)."""
-        g = self.g
-        turned = g.mul(self.number(b), self.mu)
-        far = g.lt(g.const(_FAR), g.abs(turned))
-        turned = g.select(far, g.const(0), turned)
-        n = g.round(g.mul(turned, g.const(2 / mpmath.pi)))
-        # pi/2 in three parts; n times the first is exact while n < 2^13.
-        r, left = turned, mpmath.pi / 2
-        for bits in (11, 11, 0):
-            part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
-            if bits and left < 1:
-                part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
-            left = left - part
-            r = g.madd(g.neg(n), g.const(part), r)
-        quarter = g.sub(n, g.mul(g.const(4), g.round(g.mul(n, g.const(0.25)))))  # -2, -1, 0, 1 or 2
-        s = g.mul(r, r)
-        sine, cosine = _trigonometric("sin", self.goal), _trigonometric("cos", self.goal)
-        self.fits += [sine, cosine]
-        small, large = g.mul(r, g.horner(s, sine.coefficients)), g.horner(s, cosine.coefficients)
-        one = g.const(1)
-        odd = g.eq(g.mul(quarter, quarter), one)
-        high, low = g.select(odd, large, small), g.select(odd, small, large)
-        minus_sin = g.either(g.eq(quarter, g.const(-1)), g.eq(g.abs(quarter), g.const(2)))
-        minus_cos = g.either(g.eq(quarter, one), g.eq(g.abs(quarter), g.const(2)))
-        return g.select(minus_sin, g.neg(high), high), g.select(minus_cos, g.neg(low), low)
-
-    def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
-        g, half = self.g, self.g.const(0.5)
-        sine, cosine = self.angle(b)
-        y = g.mul(self.number(b**2), self.v)
-        e, root = self.exp(g.neg(y)), self.exp(g.mul(y, g.const(-0.5)))
-        rest = self.rest(y, e)
-        sign = 1 if kind == "sin" else -1
-        value, slope = (sine, cosine) if kind == "sin" else (cosine, g.neg(sine))
-        double = g.madd(g.mul(g.const(-2), sine), sine, g.const(1))  # cos 2 b mu
-        twice = g.mul(g.mul(g.const(2), sine), cosine)
-        wave = g.mul(g.const(sign), double)
-        square = self.number(a**2)
-        inner = g.madd(e, wave, g.const(1))
-        mean = g.mul(self.number(a), g.mul(root, value))
-        # dV/dv = a² b²/2 e (1 + (2 e - 1) wave), from V = a²/2 (1 - e)(1 + e wave)
-        curve = g.madd(g.sub(g.mul(g.const(2), e), g.const(1)), wave, g.const(1))
-        return {
-            "mean": g.add(mean, self.number(c)),
-            "var": g.mul(g.mul(square, half), g.mul(rest, inner)),
-            "dmean_dmu": g.mul(self.number(a * b), g.mul(root, slope)),
-            "dmean_dvar": g.mul(self.number(-a * b**2 / 2), g.mul(root, value)),
-            "dvar_dmu": g.mul(self.number(-sign * a**2 * b), g.mul(g.mul(rest, e), twice)),
-            "dvar_dvar": g.mul(self.number(a**2 * b**2 / 2), g.mul(e, curve)),
-        }
-
-
-def _build(f: sp.Expr, float64: bool, outputs: tuple[str, ...]) -> tuple[Graph, list[Polynomial]]:
-    graph = Graph(("mean", "var"))
-    writer = _Writer(graph, float64)
+def _one(f: sp.Expr, writer: Writer) -> dict[str, int]:
+    """One term and a constant."""
     parts = _parts(f)
     if parts is None:
-        values = writer.polynomial(sp.expand(f))
-    elif parts[0] == "exp":
-        values = writer.exponential(*parts[1:])
-    else:
-        values = writer.wave(*parts)
-    for name in outputs:
-        value = writer.finite(values[name])
-        if name in OUTPUTS:
-            # NaN stays NaN, of the mean and of the variance alike.
-            value = graph.select(graph.eq(writer.mu, writer.mu), value, writer.mu)
-            value = graph.select(graph.eq(writer.v, writer.v), value, writer.v)
-        graph.output(name, value)
-    return graph, writer.fits
+        return writer.polynomial(sp.expand(f))
+    return writer.exponential(*parts[1:]) if parts[0] == "exp" else writer.wave(*parts)
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``."""
     f = next(iter(derivation.pieces)).expr
+    terms = _sum(f)
+    yield _of_one_term(derivation, f) if terms is None else _of_terms(derivation, f, terms)
+
+
+def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     parts = _parts(f)
     bounded = parts is not None and parts[0] != "exp"
     amplitude, rate = (float(parts[1]), float(parts[2])) if parts is not None else (1.0, 1.0)
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    for suffix, float64 in (("", False), ("64", True)):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = _build(f, float64, outputs)
-            fits += made if not float64 else []
-    yield Stable(
+    graphs, fits = _graphs(lambda writer, outputs: _one(f, writer))
+    return Stable(
         variant="exact",
-        truth=ElementaryTruth(
-            {"mean": derivation.mean, "var": derivation.var, **derivation.partials}, bounded, abs(rate)
-        ),
+        truth=ElementaryTruth(_outputs(derivation), bounded, abs(rate)),
         measure=RelativeMeasure(bounded, amplitude, rate),
         goal=1.0,
         aim=0.8,
@@ -343,21 +220,67 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     )
 
 
-class ElementaryTruth(ClosedFormTruth):
-    """Exact values from rigorous balls; beyond the range of float64 infinite, not evaluated; survives pickling."""
+def _outputs(derivation: Derivation) -> dict[str, Any]:
+    return {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
 
-    def __init__(self, outputs: dict[str, Any], bounded: bool, rate: float) -> None:
-        super().__init__(outputs, ())
-        self.bounded, self.rate = bounded, rate
 
-    def __call__(self, mean: F32, var: F32, params: Any) -> dict[str, F64]:
-        mu, v = mean.astype(np.float64), var.astype(np.float64)
-        # Angles beyond 1e6 are not measured, and all is 0 where exp(-v/2) is; exponentials overflow there.
-        inside = np.abs(self.rate * mu) <= 1e6
-        v = np.minimum(v, 1e4) if self.bounded else v
-        result = {name: np.full(mean.shape, np.inf) for name in self.names}
-        if inside.any():
-            exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
-            for name, values in zip(self.names, exact, strict=True):
-                result[name][inside] = values
-        return result
+def _ends(terms: Terms) -> dict[str, tuple[float, float]]:
+    """The signs of the outputs far to the left and to the right, for what overflows."""
+    far = 300 / max([abs(complex(sp.N(b))) for b in terms.rates if b != 0] or [1.0])
+    outputs = Closed.of(terms, None, 0, True).outputs
+
+    def sign(moment: Moment, side: float) -> float:
+        return -1.0 if moment.at(mpmath.mpf(side), mpmath.mpf(1)) < 0 else 1.0
+
+    with mpmath.workdps(30):
+        return {name: (sign(moment, -far), sign(moment, far)) for name, moment in outputs.items()}
+
+
+def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
+    rates = [complex(sp.N(b)) for b in terms.rates]
+    turning = max(abs(b.imag) for b in rates)
+    turning_var = max(abs(b.imag * b.real) for b in rates)
+    growing = max(abs(b.real) for b in rates)
+    rate = max(turning, growing) or 1.0
+    moments = Closed.of(terms, None, 0, False).outputs
+    truth = SumTruth(_outputs(derivation), moments, rate, turning_var)
+    steady = _steady(terms)
+    measure: Any
+    if steady:
+        measure = _steady_measure(derivation, terms, truth)
+        allowed = measure.allowed
+        tolerance: str | None = f"of all activations, L = {measure.lipschitz:.6g}"
+    else:
+        measure = TermsMeasure.of(terms)
+        allowed = measure.allowed
+        tolerance = TermsMeasure.__doc__
+    facts: dict[str, Any] = {"tolerance": " ".join(str(tolerance).split())}
+    ends = {} if steady else _ends(terms)
+
+    def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, int]:
+        values = writer.polynomial(sp.expand(f)) if closed is None else SumWriter(writer, closed).outputs(outputs)
+        return {name: writer.guarded(values[name], *ends[name]) if ends else values[name] for name in outputs}
+
+    closed = None
+    if not f.is_polynomial(x):
+        below, count = _split(terms, allowed, derivation.rule.name)
+        closed = Closed.of(terms, below, count, not steady)
+        facts |= {"series_below_variance": mpmath.nstr(below, 6), "series_terms": count}
+    graphs, fits = _graphs(write)
+    inside = f"{rate:g}·|mean|" + (f" + {turning_var:g}·var" if turning_var else "")
+    return Stable(
+        variant="exact",
+        truth=truth,
+        measure=Within(measure, rate, turning_var),
+        goal=1.0,
+        aim=0.8,
+        unit="tolerance",
+        slack=MEAN,
+        reach=1e6 / rate,
+        box={"mu": (-30.0 / rate, 30.0 / rate), "log2_var": (-40.0, 6.0 - 2 * math.log2(rate))},
+        fits=tuple(dict.fromkeys(fits)),
+        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= 1e6"},
+        facts=facts,
+        doc="moments in closed form; the variance at small variances by its Hermite series, whose terms are positive",
+        **graphs,
+    )

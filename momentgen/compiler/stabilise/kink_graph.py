@@ -25,11 +25,13 @@ import sympy as sp
 from momentgen import sign_change
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise import kink_powers
 from momentgen.compiler.stabilise.forms import OutputForm, Side, T
 from momentgen.compiler.stabilise.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
+from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.errors import BuildError
 
-__all__ = ["FLOAT64", "Precision", "build_graph", "sign_changing"]
+__all__ = ["FLOAT64", "Precision", "build_graph", "changes_sign", "sign_changing"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class _Writer:
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
+        self.degree = degree
         self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
 
     # --- cores -----------------------------------------------------------------
@@ -239,7 +242,8 @@ class _Writer:
             main = self.powers(form.power, 1, z, self.factors())
         else:
             main = self.assemble(form, sides, self.times_exponential(self.coefficient(sides)))
-        if parity is not None and form.plus.plain.is_number and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
+        bounded = form.plus.plain.is_number or self.degree > 1
+        if parity is not None and bounded and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
             order = vanishing_order(form.plus, params)
             fit, edge = near_zero(form, order, params, self.precision.fit)
             self.fits.append(fit)
@@ -250,7 +254,10 @@ class _Writer:
         return main
 
     def near_sign_change(self, main: int) -> int:
-        """sigma·d·P(d), d = t - t0, on the negative side where |d| is small; see :mod:`momentgen.sign_change`."""
+        """sigma^p·d·P(d), d = t - t0, p the degree of f, on the negative side where |d| is small.
+
+        See :mod:`momentgen.sign_change`.
+        """
         g = self.g
         width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
         near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
@@ -260,7 +267,8 @@ class _Writer:
         value = taylor[-1]
         for coefficient in reversed(taylor[:-1]):
             value = g.madd(value, distance, coefficient)
-        return g.select(near, g.mul(self.sigma, g.mul(distance, value)), main)
+        scale = self.sigma if self.degree == 1 else self.v
+        return g.select(near, g.mul(scale, g.mul(distance, value)), main)
 
     def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
         """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
@@ -320,6 +328,8 @@ class _Writer:
         """
         g, p = self.g, form.power
         plains = [side.plain for side in sides]
+        if self.degree > 1 and p > 0:
+            return kink_powers.assemble(self, p, plains, z)
         degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
         lean = self.precision.lean
         if not degrees:
@@ -389,15 +399,20 @@ def build_graph(
         value = writer.output(forms[name], parameters)
         if derived and name == "mean":
             value = writer.near_sign_change(value)
+        if writer.degree > 1:
+            value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
         graph.output(name, value)
     return graph, tuple(writer.fits)
 
 
 def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
-    """Whether the mean, of degree 1, changes sign inside the negative side at the parameters given."""
+    """Whether the mean, of degree 1 or 2, changes sign inside the negative side at the parameters given."""
     form = forms["mean"]
-    if form.power != 1 or form.parity is not None:
-        return False
+    return form.power > 0 and form.parity is None and changes_sign(form.minus, parameters)
+
+
+def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:
+    """Whether an output changes sign inside a side at the parameters given."""
     with mpmath.workdps(40):
-        values = [form.minus.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+        values = [side.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
     return any(a * b < 0 for a, b in pairwise(values))

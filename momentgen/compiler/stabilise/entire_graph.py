@@ -1,0 +1,253 @@
+r"""Elementary moments: the graphs of real operations that ``entire`` asks for.
+
+One method a kind of f; sums of terms are in ``entire_sums``.  Angles are
+reduced while |b mu| is below 2^21.  1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels;
+what overflows is the largest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.real import Graph
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["LARGEST", "Writer"]
+
+LARGEST = 3.4028234e38
+_EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
+_FAR = mpmath.mpf(2) ** 21  # of |b mu| times 2/pi, up to where angles are reduced
+
+
+@lru_cache
+def _one_minus_exp(goal: float) -> Polynomial:
+    """P with 1 - e^-y = y P(y - 1/4), 0 <= y <= 1/2."""
+
+    def target(y: Any) -> Any:
+        return -mpmath.expm1(-y) / y if y > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    what = "(1 - exp(-y))/y, 0 <= y <= 1/2"
+    for degree in range(3, 24):
+        fit = remez(target, (mpmath.mpf(0), _EDGE), degree, centre=_EDGE / 2, what=what)
+        if fit.error <= goal:
+            return fit
+    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
+
+
+@lru_cache
+def _trigonometric(kind: str, goal: float) -> Polynomial:
+    """sin(r) = r P(r²) or cos(r) = P(r²), |r| <= pi/4 and a little beyond."""
+    top = mpmath.mpf("0.62")
+
+    def target(s: Any) -> Any:
+        r = mpmath.sqrt(s)
+        if kind == "cos":
+            return mpmath.cos(r)
+        return mpmath.sin(r) / r if s > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    for degree in range(2, 16):
+        fit = remez(target, (mpmath.mpf(0), top), degree, what=f"{kind} by a polynomial in r², r² <= 0.62")
+        if fit.error <= goal:
+            return fit
+    raise BuildError(kind, "approximate", f"no polynomial up to degree 15 reaches a relative error of {goal}")
+
+
+class Writer:
+    """Writes to one graph; its fits are those that were asked for."""
+
+    def __init__(self, graph: Graph, float64: bool) -> None:
+        self.g, self.float64 = graph, float64
+        self.fits: list[Polynomial] = []
+        self.goal = 1e-17 if float64 else 1e-8
+        g = graph
+        self.mu, v = g.input("mean"), g.input("var")
+        valid = g.sqrt(g.select(g.le(g.const(0), v), g.const(1), g.const(-1)))
+        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
+
+    def number(self, value: sp.Expr) -> int:
+        with mpmath.workdps(50):
+            return self.g.const(mpmath.mpf(sp.N(value, 50)))
+
+    def exp(self, exponent: int, weight: int | None = None) -> int:
+        """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""
+        g = self.g
+        low, high = (g.const(w) for w in ((-700, 700) if self.float64 else (-150, 95)))
+        below = g.lt(exponent, low)
+        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
+        value = g.select(below, g.const(0), g.exp_mantissa(held))
+        if weight is not None:
+            value = g.mul(weight, value)
+        if self.float64:
+            return value
+        # The weight first: it may bring back what overflows without it.
+        return self.finite(g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2)))
+
+    def rest(self, y: int, e: int) -> int:
+        """1 - e^-y for y >= 0, given e^-y."""
+        g = self.g
+        fit = _one_minus_exp(self.goal)
+        self.fits.append(fit)
+        little = g.lt(y, g.const(_EDGE))
+        small = g.select(little, y, g.const(_EDGE))
+        value = g.mul(small, g.horner(g.sub(small, g.const(_EDGE / 2)), fit.coefficients))
+        return g.select(little, value, g.sub(g.const(1), e))
+
+    def finite(self, value: int) -> int:
+        """Beyond the largest number, that number."""
+        if self.float64 or self.g.value(value) is not None:
+            return value
+        g = self.g
+        top = g.const(LARGEST)
+        value = g.select(g.lt(top, value), top, value)
+        return g.select(g.lt(value, g.neg(top)), g.neg(top), value)
+
+    def guarded(self, value: int, left: float, right: float) -> int:
+        """Where terms of both signs overflow their sum is no number: the largest, of sign ``left`` left of 0."""
+        if self.float64:
+            return value
+        g, value = self.g, self.finite(value)
+        beyond = g.const(right * LARGEST)
+        if left != right:
+            beyond = g.select(g.lt(self.mu, g.const(0)), g.const(left * LARGEST), beyond)
+        return g.select(g.eq(value, value), value, beyond)
+
+    # --- polynomials ---------------------------------------------------------------
+    def polynomial(self, f: sp.Expr) -> dict[str, int]:
+        g, degree = self.g, int(sp.degree(f, x))
+
+        def p(k: int) -> int:
+            total = g.const(0)
+            for j in range((degree - k) // 2, -1, -1):
+                inner = sp.Poly(sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
+                value = g.horner(self.mu, [mpmath.mpf(sp.N(c, 50)) for c in inner])
+                total = g.madd(g.mul(self.v, g.const(mpmath.mpf(1) / (2 * (j + 1)))), total, value)
+            return total
+
+        means = [p(k) if k <= degree else g.const(0) for k in range(degree + 3)]
+        spread = self.series(means, degree, self.v)
+        half = g.const(0.5)
+        return {"mean": means[0], "dmean_dmu": means[1], "dmean_dvar": g.mul(half, means[2]), **spread}
+
+    def series(self, means: Sequence[int], count: int, v: int) -> dict[str, int]:
+        """The variance Σ_{k>=1} v^k/k! means[k]² and its partials, to k = ``count``; means[k] is E f^(k)."""
+        g = self.g
+        sigma, power = g.sqrt(v), [g.const(1)]
+        if count > 2:  # the second word of the root of 0 is no number
+            none, zero = g.eq(v, g.const(0)), g.const(0)
+            sigma = g.select(none, zero, g.sqrt(g.select(none, g.const(1), v)))
+        var, by_mu, by_v = g.const(0), g.const(0), g.const(0)
+        for _ in range(count):
+            power.append(g.mul(power[-1], sigma))
+        for k in range(count, -1, -1):
+            # Each factor with its own sigma^k: products then overflow only where the result does.
+            here, after, later = (g.mul(power[k], self.finite(means[k + j])) for j in range(3))
+            if count > 2:  # infinity times a derivative that is 0 would be no number
+                here, after, later = map(self.finite, (here, after, later))
+            weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
+            by_v = g.madd(g.mul(weight, after), after, by_v)
+            if k:
+                var = g.madd(g.mul(weight, here), here, var)
+                by_mu = g.madd(g.mul(g.mul(weight, here), after), g.const(2), by_mu)
+                by_v = g.madd(g.mul(weight, here), later, by_v)
+        return {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
+
+    # --- exp -----------------------------------------------------------------------
+    def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
+        g = self.g
+        bmu, square = g.mul(self.number(b), self.mu), self.number(b**2)
+        y = g.mul(square, self.v)
+        exponent = g.madd(y, g.const(0.5), bmu)
+        e = self.exp(g.neg(y))
+        # The root of e^(2 b mu + 2 b² v): a square times a small number overflows only at the end.
+        top = self.exp(g.add(bmu, y), self.number(a))
+        rest = self.rest(y, e)
+        var = g.mul(g.mul(top, rest), top)
+        return {
+            "mean": g.add(self.exp(exponent, self.number(a)), self.number(c)),
+            "var": var,
+            "dmean_dmu": self.exp(exponent, self.number(a * b)),
+            "dmean_dvar": self.exp(exponent, self.number(a * b**2 / 2)),
+            "dvar_dmu": g.mul(self.number(2 * b), var),
+            "dvar_dvar": g.mul(g.mul(g.mul(square, top), g.add(g.const(1), rest)), top),
+        }
+
+    # --- sin, cos --------------------------------------------------------------------
+    def angle(self, turned: int) -> tuple[int, int]:
+        """Sine and cosine of an angle that single floats hold exactly."""
+        g = self.g
+        far = g.lt(g.const(_FAR), g.abs(turned))
+        return self.reduced(g.select(far, g.const(0), turned))
+
+    def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
+        """Sine and cosine of by_mu·mu + by_v·v.
+
+        Multiples of 512 pi are taken off first, n and the constant short enough for exact products, and the two words
+        that are left are added up: taken off at once, n·pi/2 would leave a second word as large as the first.
+        """
+        g, turned = self.g, self.g.const(0)
+        for rate, value in ((by_mu, self.mu), (by_v, self.v)):
+            if rate != 0:
+                far = g.lt(g.const(_FAR / abs(mpmath.mpf(sp.N(rate)))), g.abs(value))
+                turned = g.madd(self.number(rate), g.select(far, g.const(0), value), turned)
+        with mpmath.workdps(50):
+            n = g.neg(g.round(g.mul(turned, g.const(1 / (512 * mpmath.pi)))))
+            head = mpmath.nint(512 * mpmath.pi * 4) / 4
+            left = g.madd(n, g.const(512 * mpmath.pi - head), g.madd(n, g.const(head), turned))
+        return self.reduced(left if self.float64 else g.add(g.head(left), g.tail(left)))
+
+    def reduced(self, turned: int) -> tuple[int, int]:
+        """Sine and cosine by polynomials, after multiples of pi/2."""
+        g = self.g
+        n = g.round(g.mul(turned, g.const(2 / mpmath.pi)))
+        # pi/2 in three parts; n times the first is exact while n < 2^13.
+        r, left = turned, mpmath.pi / 2
+        for bits in (11, 11, 0):
+            part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
+            if bits and left < 1:
+                part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
+            left = left - part
+            r = g.madd(g.neg(n), g.const(part), r)
+        quarter = g.sub(n, g.mul(g.const(4), g.round(g.mul(n, g.const(0.25)))))  # -2, -1, 0, 1 or 2
+        s = g.mul(r, r)
+        sine, cosine = _trigonometric("sin", self.goal), _trigonometric("cos", self.goal)
+        self.fits += [sine, cosine]
+        small, large = g.mul(r, g.horner(s, sine.coefficients)), g.horner(s, cosine.coefficients)
+        one = g.const(1)
+        odd = g.eq(g.mul(quarter, quarter), one)
+        high, low = g.select(odd, large, small), g.select(odd, small, large)
+        minus_sin = g.either(g.eq(quarter, g.const(-1)), g.eq(g.abs(quarter), g.const(2)))
+        minus_cos = g.either(g.eq(quarter, one), g.eq(g.abs(quarter), g.const(2)))
+        return g.select(minus_sin, g.neg(high), high), g.select(minus_cos, g.neg(low), low)
+
+    def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
+        g, half = self.g, self.g.const(0.5)
+        exact = sp.log(sp.Abs(b), 2).is_integer
+        sine, cosine = self.angle(g.mul(self.number(b), self.mu)) if exact else self.angle_of(b, sp.Integer(0))
+        y = g.mul(self.number(b**2), self.v)
+        e, root = self.exp(g.neg(y)), self.exp(g.mul(y, g.const(-0.5)))
+        rest = self.rest(y, e)
+        sign = 1 if kind == "sin" else -1
+        value, slope = (sine, cosine) if kind == "sin" else (cosine, g.neg(sine))
+        double = g.madd(g.mul(g.const(-2), sine), sine, g.const(1))  # cos 2 b mu
+        twice = g.mul(g.mul(g.const(2), sine), cosine)
+        wave = g.mul(g.const(sign), double)
+        square = self.number(a**2)
+        inner = g.madd(e, wave, g.const(1))
+        mean = g.mul(self.number(a), g.mul(root, value))
+        # dV/dv = a² b²/2 e (1 + (2 e - 1) wave), from V = a²/2 (1 - e)(1 + e wave)
+        curve = g.madd(g.sub(g.mul(g.const(2), e), g.const(1)), wave, g.const(1))
+        return {
+            "mean": g.add(mean, self.number(c)),
+            "var": g.mul(g.mul(square, half), g.mul(rest, inner)),
+            "dmean_dmu": g.mul(self.number(a * b), g.mul(root, slope)),
+            "dmean_dvar": g.mul(self.number(-a * b**2 / 2), g.mul(root, value)),
+            "dvar_dmu": g.mul(self.number(-sign * a**2 * b), g.mul(g.mul(rest, e), twice)),
+            "dvar_dvar": g.mul(self.number(a**2 * b**2 / 2), g.mul(e, curve)),
+        }

@@ -1,0 +1,214 @@
+"""Sums of polynomial, exponential and trigonometric terms: the algebra, the graphs, and what they are measured by."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.lower import lower
+from momentgen.compiler.oracle import moments, partials
+from momentgen.compiler.pieces import split
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.real import CONDITIONS, outputs_float64
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
+from momentgen.compiler.stabilise.entire_measure import TermsMeasure
+from momentgen.compiler.stabilise.exponentials import exponential_terms
+from momentgen.rule import Rule, x
+
+SIX = (*OUTPUTS, *PARTIALS)
+SNAKE = x + sp.sin(x) ** 2
+STEADY = (SNAKE, sp.sin(x) + x / 2, x + sp.sin(sp.Rational(3, 10) * x) ** 2 * sp.Rational(10, 3))
+GROWING = (
+    x * sp.exp(x),
+    sp.cosh(x),
+    sp.exp(-x) + x**2,
+    x * sp.sin(x),
+    sp.exp(x) * sp.sin(x),
+    x**3 - x,
+)
+named = pytest.mark.parametrize("f", [*STEADY, *GROWING], ids=str)
+
+
+@functools.lru_cache
+def stable_of(f: sp.Expr) -> Stable:
+    (stable,) = stabilise(derive(Rule("mine", f=f)))
+    return stable
+
+
+def exact_at(f: sp.Expr, mean: float, var: float) -> dict[str, Any]:
+    """By quadrature of f itself."""
+    exact = dict(zip(OUTPUTS, moments(f, mean, var, digits=12), strict=True))
+    return exact | dict(partials(f, mean, var, digits=12))
+
+
+def in_float32(stable: Stable, mean: Any, var: Any, *, double: bool) -> dict[str, Any]:
+    """The float32 programs with single floats or double-floats throughout."""
+    values: dict[str, Any] = {}
+    for graph in (stable.forward, stable.partials):
+        every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS) if double else frozenset()
+        values |= compile_program(lower(graph, "mine", every, {}))({"mean": mean, "var": var}, {})
+    return values
+
+
+def in_float64(stable: Stable, mean: Any, var: Any) -> dict[str, Any]:
+    at = {"mean": np.asarray(mean, np.float64), "var": np.asarray(var, np.float64)}
+    values = {**outputs_float64(stable.forward64, at), **outputs_float64(stable.partials64, at)}
+    return {name: np.broadcast_to(value, at["mean"].shape) for name, value in values.items()}
+
+
+# --- the algebra -------------------------------------------------------------------
+_RATES = [0, 1, -1, sp.Rational(1, 2), sp.I, 2 * sp.I, 1 + sp.I]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    terms=st.lists(
+        st.tuples(st.integers(-3, 3), st.integers(0, 3), st.sampled_from(_RATES)), min_size=1, max_size=3, unique=True
+    ),
+    mean=st.floats(-2, 2),
+    var=st.floats(0.01, 2),
+)
+def test_expectations_of_random_sums_and_their_squares_are_those_of_quadrature(
+    terms: list[tuple[int, int, sp.Expr]], mean: float, var: float
+) -> None:
+    f = sum(sp.re(c * x**n * sp.exp(b * x)) for c, n, b in terms) + 0 * x
+    found = exponential_terms(f)
+    assert found is not None
+    g = sp.lambdify(x, f, "mpmath")
+    with mpmath.workdps(25):
+        sigma = mpmath.sqrt(var)
+        for power, moment in ((1, found.expectation()), (2, found.squared().expectation())):
+            quadrature = mpmath.quad(
+                lambda z, power=power: g(mean + sigma * z) ** power * mpmath.npdf(z), mpmath.linspace(-24, 24, 25)
+            )
+            assert abs(moment.at(mpmath.mpf(mean), mpmath.mpf(var)) - quadrature) < 1e-15 * (1 + abs(quadrature))
+
+
+@named
+def test_derivatives_of_the_moments_are_those_of_sympy(f: sp.Expr) -> None:
+    derivation = derive(Rule("mine", f=f))
+    terms = exponential_terms(f)
+    assert terms is not None
+    mean = terms.expectation()
+    var = terms.squared().expectation() - mean * mean
+    found = {"dmean_dmu": mean.derivative(0), "dmean_dvar": mean.derivative(1)}
+    found |= {"dvar_dmu": var.derivative(0), "dvar_dvar": var.derivative(1)}
+    mu, v = sp.symbols("mu", real=True), sp.symbols("v", positive=True)
+    for name, moment in found.items():
+        expected = sp.N(derivation.partials[name].subs({mu: sp.Rational(3, 7), v: sp.Rational(2, 5)}), 30)
+        with mpmath.workdps(30):
+            assert mpmath.almosteq(moment.at(mpmath.mpf(3) / 7, mpmath.mpf(2) / 5), mpmath.mpf(expected), 1e-25), name
+
+
+@pytest.mark.parametrize("f", [sp.tanh(x), sp.exp(x**2), x ** sp.Rational(3, 2), sp.sin(x**2), 1 / x, sp.exp(x) / x])
+def test_what_is_no_such_sum_is_left_to_others(f: sp.Expr) -> None:
+    assert exponential_terms(f) is None
+
+
+def test_floats_in_f_are_the_fractions_that_they_are() -> None:
+    (piece,) = split(sp.sin(0.3 * x) ** 2 / 0.3)
+    assert not piece.expr.atoms(sp.Float)
+    assert float(piece.expr.subs(x, 2)) == pytest.approx(np.sin(0.3 * 2) ** 2 / 0.3, rel=1e-15)
+
+
+# --- the graphs --------------------------------------------------------------------
+@pytest.mark.parametrize("f", [SNAKE, x * sp.exp(x), sp.exp(-x) + x**2, sp.exp(x) * sp.sin(x)], ids=str)
+def test_programs_and_the_float64_form_are_within_tolerance_of_quadrature(f: sp.Expr) -> None:
+    stable = stable_of(f)
+    below = float(stable.facts.get("series_below_variance", 1))
+    points = [(0.3, 1.5), (-1.0, below * 0.99), (-2.0, below * 1.01)]
+    mean, var = np.array(points, np.float32).T.copy()
+    exact = [exact_at(f, float(m), float(v)) for m, v in zip(mean, var, strict=True)]
+    computed = {"double": in_float32(stable, mean, var, double=True)}
+    computed["float64"] = {name: w.astype(np.float32) for name, w in in_float64(stable, mean, var).items()}
+    for name in SIX:
+        want = np.array([float(row[name]) for row in exact])
+        assert np.allclose(stable.truth(mean, var, {})[name], want, rtol=1e-10, atol=1e-13), name
+        for how, values in computed.items():
+            assert (stable.measure(name, values[name], want, mean, var) < 0.2).all(), (name, how)
+
+
+@named
+def test_the_mean_at_variance_0_is_f_and_the_variance_0(f: sp.Expr) -> None:
+    mean = np.array([-3.0, -0.5, 0.0, 1e-20, 2.0], np.float32)
+    values = in_float32(stable_of(f), mean, np.zeros_like(mean), double=False)
+    expected = sp.lambdify(x, f, "numpy")(mean.astype(np.float64))
+    assert np.abs(values["mean"] - expected).max() <= 1e-6 * max(1.0, np.abs(expected).max())
+    assert (values["var"] == 0).all()
+
+
+@named
+def test_finite_input_gives_no_nan_and_no_negative_variance_and_nan_stays_nan(f: sp.Expr) -> None:
+    sizes = np.array([0.0, 1e-38, 1e-20, 1e-3, 1.0, 30.0, 80.0, 500.0, 1e4, 1e10, 1e20, 3.4e38], np.float32)
+    grid = np.meshgrid(np.concatenate([-sizes, sizes]), sizes)
+    mean, var = (axis.ravel() for axis in grid)
+    for double in (False, True):
+        values = in_float32(stable_of(f), mean, var, double=double)
+        assert all(np.isfinite(values[name]).all() for name in SIX)
+        assert (values["var"] >= 0).all()
+    bad = in_float32(
+        stable_of(f), np.array([np.nan, 1, 1], np.float32), np.array([1, np.nan, -1], np.float32), double=False
+    )
+    assert all(np.isnan(bad[name]).all() for name in OUTPUTS)
+
+
+@pytest.mark.parametrize(("f", "at"), [(SNAKE, -sp.pi / 4), (x * sp.exp(x), -1), (sp.cosh(x), 0)], ids=str)
+def test_where_f_is_flat_the_variance_at_small_variances_is_relatively_accurate(f: sp.Expr, at: sp.Expr) -> None:
+    """There V is of the order v², and a difference of moments would be noise."""
+    stable, var = stable_of(f), np.array([1e-3, 1e-6, 1e-9], np.float32)
+    mean = np.full(3, float(at), np.float32)
+    got = in_float64(stable, mean, var)["var"]
+    assert np.allclose(got, stable.truth(mean, var, {})["var"], rtol=1e-5, atol=0)
+
+
+def test_a_sine_at_a_rate_that_single_floats_do_not_hold_keeps_its_angle_far_out() -> None:
+    stable = stable_of(STEADY[2])
+    mean = np.array([1.2e6, -9.876543e5, 3.3e5], np.float32)
+    values = in_float32(stable, mean, np.full(3, 0.01, np.float32), double=True)
+    exact = stable.truth(mean, np.full(3, 0.01, np.float32), {})
+    assert np.abs(values["dmean_dmu"] - exact["dmean_dmu"]).max() < 1e-6
+
+
+# --- the tolerance -----------------------------------------------------------------
+@settings(max_examples=60, deadline=None)
+@given(mean=st.floats(-5, 5), log_var=st.floats(-20, 2))
+def test_sizes_of_growing_functions_bound_what_they_are_the_size_of(mean: float, log_var: float) -> None:
+    at, var = np.array([mean], np.float32), np.array([2.0**log_var], np.float32)
+    for f in (x * sp.exp(x), sp.cosh(x), x**3 - x):
+        stable, terms = stable_of(f), exponential_terms(f)
+        assert terms is not None
+        measure = TermsMeasure.of(terms)
+        exact = stable.truth(at, var, {})
+        for name in SIX:
+            share = {"mean": 1e-6, "var": 1e-5}.get(name, 1e-4)
+            size = measure.allowed(name, exact[name], at.astype(np.float64), var.astype(np.float64)) / share
+            # The variance of n terms is at most n times that of independent ones, and a covariance its geometric mean.
+            assert abs(exact[name][0]) <= 2 * size[0] * (1 + 1e-9), (f, name)
+
+
+def test_for_one_exponential_the_size_of_the_variance_is_the_variance() -> None:
+    terms = exponential_terms(sp.exp(2 * x))
+    assert terms is not None
+    measure = TermsMeasure.of(terms)
+    mean, var = np.array([-1.0, 0.0, 3.0]), np.array([1e-6, 0.1, 5.0])
+    exact = np.exp(4 * mean + 8 * var) * -np.expm1(-4 * var)
+    ratio = measure.allowed("var", exact, mean, var) / (1e-5 * exact)
+    assert (ratio >= 1).all()
+    assert (ratio <= 1.6).all()
+
+
+# --- whole builds ------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("f", [*STEADY, *GROWING, x**3, sp.sinh(x), sp.exp(x) + x, sp.sin(x) * sp.cos(2 * x)], ids=str)
+def test_a_sum_of_terms_builds_within_its_tolerance(f: sp.Expr) -> None:
+    (summary,) = compile_rule(Rule("mine", f=f)).variants
+    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds
