@@ -24,7 +24,7 @@ from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.smoothing import Side
 
-__all__ = ["LadderTarget", "fit_ladder", "ladder", "mean_target", "outskirts", "second_target"]
+__all__ = ["LadderTarget", "fit_ladder", "grid", "ladder", "mean_target", "outskirts", "second_target"]
 
 F64 = npt.NDArray[np.float64]
 _SHARES = {"mean": 0.2, "var": 0.15, "partial": 0.1}
@@ -92,9 +92,9 @@ def _excess(f: Activation, side: Side, u: F64, count: int) -> F64:
     return np.array(rows)
 
 
-def grid(f: Activation, far: float) -> F64:
-    """Points of a fit."""
-    top = math.asinh(8 * far / f.length)
+def grid(f: Activation, end: float) -> F64:
+    """Points of a fit, out to ``end`` on either side."""
+    top = math.asinh(4 * end / f.length)
     half = np.sinh(np.linspace(0, top, math.ceil(top / _STEP))) / 4 * f.length
     return np.concatenate([-half[:0:-1], half])
 
