@@ -8,6 +8,9 @@ of the kink between them, smoothed by N(0, w²), is subtracted:
     mean = a mu + b + (a' - a) w J(|t|) + r P(s, r),   J(t) = E (Z - t)_+,      line a x + b on mu's side
     V = v P(s, r), or for bounded f  V = v r² c P(s, r).
 
+An f that has the same line on both sides (a bump) is felt the less the wider the input is: everything falls by a power
+of r more, and by another where the integral of f less its line is 0 (:func:`decay`).
+
 What is left of a mean is, far out, a sum of derivatives of the density φ(t)/w: it changes its sign with that of
 (t, w).  So do its derivatives in mu and v; their even and odd parts in s are polynomials in r² c, one of them
 multiplied by r.  Variances have no such symmetry and are polynomials in r.
@@ -21,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +39,11 @@ from momentgen.compiler.approximate.bivariate import (
 )
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Frame", "Surface", "Targets", "find_surfaces", "lines_of", "steps"]
+__all__ = ["VANISHING", "Frame", "Surface", "Targets", "decay", "find_surfaces", "is_level", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
@@ -48,6 +53,7 @@ _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
+_NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
 
@@ -116,22 +122,44 @@ def flip_of(f: Activation, name: str) -> int:
     """The sign that a fitted output takes with that of (t, w); 0 if it has no such symmetry."""
     if (name.endswith("var") and name != "dmean_dvar") or name.startswith("dvar"):
         return 0
-    _, b, _, b2 = lines_of(f)
-    power = {"mean": int(steps(f) and b == b2), "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}
-    return 1 if power[name] % 2 else -1
+    return 1 if decay(f)[name] % 2 else -1
+
+
+def is_level(f: Activation) -> bool:
+    """Whether f is bounded."""
+    return math.isfinite(f.span)
 
 
 def unit_of(f: Activation, name: str, v: F64, w: F64, c: float) -> F64:
     """What an output grows or vanishes with."""
-    level = math.isfinite(f.span)
-    near = v * c / (v + c) if level else v
-    if name in ("var", "dvar_dmu"):
-        return near if name == "var" else near / (w if level or steps(f) else w * w)
-    if name == "dvar_dvar":
-        return w**-2 if level else w**0
+    base = w**0
+    if name in VANISHING:
+        base = v * c / (v + c) if is_level(f) else v
+    return np.asarray(base * w ** -float(decay(f)[name]))
+
+
+#: outputs that are 0 at v = 0
+VANISHING = ("var", "dvar_dmu")
+
+
+@lru_cache
+def decay(f: Activation) -> Mapping[str, int]:
+    """Per output, the power of r that it falls with at large sigma, beside what it grows with there."""
+    level, stepped = is_level(f), steps(f)
     _, b, _, b2 = lines_of(f)
-    powers = {"mean": int(steps(f) and b == b2), "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}
-    return w ** -float(powers[name])
+    mean = int(b == b2)
+    if mean and not stepped:
+        _, weight, excess, _ = Side(f, 1).nodes
+        mean += int(abs(np.sum(weight * excess)) < _NOTHING * np.sum(weight * np.abs(excess)))
+    bump = int(mean > 0 and not stepped)
+    return {
+        "mean": mean,
+        "dmean_dmu": 0 if stepped else mean + 1,
+        "dmean_dvar": 1 if stepped else mean + 2,
+        "var": bump if level else 0,
+        "dvar_dmu": 1 if stepped else bump + 1 if level else mean + 2,
+        "dvar_dvar": bump + 2 if level else 0,
+    }
 
 
 def plain_of(f: Activation, name: str, u: F64, w: F64) -> F64:

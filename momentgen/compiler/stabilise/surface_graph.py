@@ -20,7 +20,7 @@ from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
 from momentgen.compiler.stabilise.point import PointWriter
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.errors import BuildError
 
 __all__ = ["SurfaceWriter", "build_surface_graph"]
@@ -125,12 +125,15 @@ class SurfaceWriter:
             total = g.madd(total, z, g.horner(y, row))
         return total
 
-    def near(self, name: str) -> int:
-        """What a variance is a multiple of: v, or v c/(v + c) where f is bounded."""
+    def unit(self, name: str) -> int:
+        """What an output is a multiple of: powers of r, and of variances v, or v c/(v + c) where f is bounded."""
         g, at = self.g, self.at(name)
-        if not np.isfinite(self.f.span):
-            return self.v
-        return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c)))
+        value = g.const(1)
+        if name in VANISHING:
+            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
+        for _ in range(decay(self.f)[name]):
+            value = g.mul(value, at.r)
+        return value
 
     # --- outputs -----------------------------------------------------------------
     def kink(self) -> int:
@@ -154,10 +157,10 @@ class SurfaceWriter:
         a, b, a2, b2 = lines_of(self.f)
         rest = self.surface("mean")
         middle = g.const((mpmath.mpf(b) + b2) / 2)
+        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
+            rest = g.select(at.beyond, g.const(0), g.mul(rest, self.unit("mean")))
         if not steps(self.f):
             return g.madd(g.const(a), self.u, g.add(rest, middle))
-        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
-            rest = g.select(at.beyond, g.const(0), g.mul(rest, at.r))
         slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
         rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
         near = g.madd(at.w, rise, g.add(rest, middle))
@@ -187,28 +190,16 @@ class SurfaceWriter:
     def variance(self) -> int:
         """At least 0, and finite where v is."""
         g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
-        value = g.mul(self.near("var"), self.surface("var"))
+        value = g.mul(self.unit("var"), self.surface("var"))
         value = g.select(g.lt(value, zero), zero, value)
-        return value if np.isfinite(self.f.span) else g.select(g.lt(most, value), most, value)
+        return value if is_level(self.f) else g.select(g.lt(most, value), most, value)
 
     def partials(self) -> dict[str, int]:
         """Each its polynomial times what it grows or vanishes with."""
-        g, level, kinked = self.g, bool(np.isfinite(self.f.span)), steps(self.f)
-        r = {name: self.at(name).r for name in PARTIALS}
+        g = self.g
         a, _, a2, _ = lines_of(self.f)
-        middle = g.const((mpmath.mpf(a) + a2) / 2)
-        by_mu = g.mul(self.near("dvar_dmu"), r["dvar_dmu"])
-        by_v = g.mul(r["dvar_dvar"], r["dvar_dvar"]) if level else g.const(1)
-        slope = g.const(1) if kinked else r["dmean_dmu"]
-        bend = r["dmean_dvar"] if kinked else g.mul(r["dmean_dvar"], r["dmean_dvar"])
-        if not level and not kinked:
-            by_mu = g.mul(by_mu, r["dvar_dmu"])
-        return {
-            "dmean_dmu": g.madd(self.surface("dmean_dmu"), slope, middle),
-            "dmean_dvar": g.mul(self.surface("dmean_dvar"), bend),
-            "dvar_dmu": g.mul(self.surface("dvar_dmu"), by_mu),
-            "dvar_dvar": g.mul(self.surface("dvar_dvar"), by_v),
-        }
+        plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
+        return {name: g.madd(self.surface(name), self.unit(name), plain.get(name, g.const(0))) for name in PARTIALS}
 
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
