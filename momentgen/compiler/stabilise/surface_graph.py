@@ -30,10 +30,11 @@ _LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
 
 
 @lru_cache
-def kink_fit(frame: Frame) -> Polynomial:
+def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
     """P with J_1(t)/sqrt(2 pi) = P(x - 1/2), x = |s|/largest: exp(-t²/2) P is E (Z - t)_+.
 
-    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma.
+    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma;
+    of the latter alone where the mean ``cancels``: between lines that both rise it is 0 somewhere, at any sigma.
 
     Raises:
         BuildError: if no polynomial is accurate enough.
@@ -49,7 +50,8 @@ def kink_fit(frame: Frame) -> Polynomial:
 
     def weight(x: mpmath.mpf) -> mpmath.mpf:
         density = mpmath.exp(-(t_of(x) ** 2) / 2)
-        allowed = max(MEAN * density * target(x), mpmath.mpf(MEAN_SPREAD)) / 5
+        relative = 0 if cancels else MEAN * density * target(x)
+        allowed = max(relative, mpmath.mpf(MEAN_SPREAD)) / 5
         return max(density / allowed, mpmath.mpf(1000))
 
     what = f"J_1(t)/sqrt(2 pi), t = {frame.bend:g} s/sqrt(1 - s²), s = {frame.largest:.6g} x, 0 <= x <= 1"
@@ -139,7 +141,8 @@ class SurfaceWriter:
     def kink(self) -> int:
         """E (Z - |t|)_+."""
         g, at = self.g, self.at("mean")
-        fit = kink_fit(at.frame)
+        a, _, a2, _ = lines_of(self.f)
+        fit = kink_fit(at.frame, a * a2 > 0)
         self.fits.append(fit)
         exponent = g.mul(at.h, g.const(-0.5))
         if at.frame.reach > _FARTHEST:
