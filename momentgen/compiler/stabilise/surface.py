@@ -22,7 +22,7 @@ nodes of the fit, and what counts is the certificate's comparison of the finishe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,7 +48,8 @@ __all__ = ["VANISHING", "Frame", "Surface", "Targets", "decay", "find_surfaces",
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
-_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
+_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
+_WIDER, _WIDEST = 1.35, 40.0  # beyond them
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
@@ -224,14 +225,18 @@ def find_surfaces(
         BuildError: if no frame reaches the tolerance.
     """
     search = _Search(f, truth, outputs, {} if known is None else known)
-    groups = [[name for name in outputs if flip_of(f, name)], [name for name in outputs if not flip_of(f, name)]]
-    shared, *apart = (search.best(group) for group in (list(outputs), *groups))
+    shared, *apart = (search.best(group) for group in groups_of(f, outputs))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
         return {name: surface for found in apart for name, surface in found.items()}
     if shared:
         return shared
     cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
     raise BuildError(f.name, "stabilise", cause, f.length)
+
+
+def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Outputs that may share a frame: all, those with a symmetry, those without."""
+    return list(outputs), [n for n in outputs if flip_of(f, n)], [n for n in outputs if not flip_of(f, n)]
 
 
 def _cost(found: Mapping[str, Surface]) -> int:
@@ -242,26 +247,41 @@ class _Search:
     """Over frames."""
 
     def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets) -> None:
-        self.f = f
+        self.f, self.truth = f, truth
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
-        end = _ends(f)
+        self.end = _ends(f)
         for width in _WIDTHS:
-            c = float(np.float32(width * f.length**2))
-            reach = float(np.float32(max(_NORMAL[steps(f)], end / math.sqrt(c))))
-            for bend in _BENDS:
-                frame = Frame(c, bend, reach)
-                for even in {flip_of(f, name) != 0 for name in outputs}:
-                    if (frame, even) not in known:
-                        known[frame, even] = _Targets(f, frame, even, truth)
-                self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
-                self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+            self.add(width, outputs, known)
+        # Wider ones as long as the widest is the likeliest: a bump of variance c is a polynomial in a frame of that c.
+        while width < _WIDEST and any(self.likely(group)[0].c == self.c(width) for group in groups_of(f, outputs)):
+            width *= _WIDER
+            self.add(width, outputs, known)
+
+    def c(self, width: float) -> float:
+        """The variance that a width in units of f's length stands for."""
+        return float(np.float32(width * self.f.length**2))
+
+    def add(self, width: float, outputs: tuple[str, ...], known: Targets) -> None:
+        """The frames of a width, with what they are to be fitted to and about how many terms it takes."""
+        f, c = self.f, self.c(width)
+        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(c))))
+        for bend in _BENDS:
+            frame = Frame(c, bend, reach)
+            for even in {flip_of(f, name) != 0 for name in outputs}:
+                if (frame, even) not in known:
+                    known[frame, even] = _Targets(f, frame, even, self.truth)
+            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
+            self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+
+    def likely(self, names: Sequence[str]) -> list[Frame]:
+        """The frames, that first which seems to take the fewest terms for those outputs."""
+        return sorted(self.needed, key=lambda frame: sum(self.needed[frame][name] for name in names))
 
     def best(self, names: list[str]) -> dict[str, Surface]:
         """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""
-        likely = sorted(self.needed, key=lambda frame: sum(self.needed[frame][name] for name in names))[:_TRIED]
-        found = [surfaces for frame in likely if (surfaces := self.fitted(frame, names))]
+        found = [surfaces for frame in self.likely(names)[:_TRIED] if (surfaces := self.fitted(frame, names))]
         return min(found, key=_cost, default={})
 
     def fitted(self, frame: Frame, names: list[str]) -> dict[str, Surface]:
