@@ -49,7 +49,7 @@ F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
 _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
-_WIDER, _WIDEST = 1.35, 40.0  # beyond them
+_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
@@ -254,10 +254,15 @@ class _Search:
         self.end = _ends(f)
         for width in _WIDTHS:
             self.add(width, outputs, known)
-        # Wider ones as long as the widest is the likeliest: a bump of variance c is a polynomial in a frame of that c.
-        while width < _WIDEST and any(self.likely(group)[0].c == self.c(width) for group in groups_of(f, outputs)):
+        # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.
+        groups = [group for group in groups_of(f, outputs) if group]
+        while any(self.likely(group)[0].c == self.c(width) for group in groups) and width < _WIDEST:
             width *= _WIDER
+            before = [self.terms(self.likely(group)[0], group) for group in groups]
             self.add(width, outputs, known)
+            after = [self.terms(self.likely(group)[0], group) for group in groups]
+            if not any(now < _GAIN * then for now, then in zip(after, before, strict=True)):
+                self.needed = {frame: needed for frame, needed in self.needed.items() if frame.c != self.c(width)}
 
     def c(self, width: float) -> float:
         """The variance that a width in units of f's length stands for."""
@@ -277,7 +282,11 @@ class _Search:
 
     def likely(self, names: Sequence[str]) -> list[Frame]:
         """The frames, that first which seems to take the fewest terms for those outputs."""
-        return sorted(self.needed, key=lambda frame: sum(self.needed[frame][name] for name in names))
+        return sorted(self.needed, key=lambda frame: self.terms(frame, names))
+
+    def terms(self, frame: Frame, names: Sequence[str]) -> int:
+        """About how many terms those outputs take in a frame."""
+        return sum(self.needed[frame][name] for name in names)
 
     def best(self, names: list[str]) -> dict[str, Surface]:
         """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""

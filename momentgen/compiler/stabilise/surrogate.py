@@ -51,6 +51,8 @@ _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
+#: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
+_UNIT, _ROUNDED = 2.0**-24, 6.0
 _SWITCH_TERMS, _TERMS = 6, 8  # of the local form: what the switch is chosen for, and what there are
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
@@ -235,6 +237,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     known: Targets = {}
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
         surfaces[name] = find_surfaces(f, truth, outputs, known)
+        check_rounding(f, surfaces[name])
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
@@ -262,6 +265,18 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         ),
         **graphs,
     )
+
+
+def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
+    """Whether float32 holds the mean's polynomial; all others are measured more generously.
+
+    Raises:
+        BuildError: if its coefficients are so large that rounding alone takes many times the tolerance.
+    """
+    size = surfaces["mean"].fit.size if "mean" in surfaces else 0.0
+    if size * _UNIT > _ROUNDED * MEAN:
+        cause = f"the mean's polynomial has coefficients of {size:.3g} in all, which float32 does not hold to {MEAN:g}"
+        raise BuildError(f.name, "stabilise", cause, f.pieces)
 
 
 def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
