@@ -178,7 +178,7 @@ def ladder(count: int, first: float, last: float, widening: float, start: float)
     return tuple(float(np.float32((first * (last / first) ** p) ** 2 - start)) for p in position)
 
 
-def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int) -> AtomFit:
+def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int, growth: float = 1.0) -> AtomFit:
     """The coefficients for atoms of given variances, orders ``target.low`` to ``high``, as in ``fit_atoms``."""
     low, count = target.low, len(taus)
     orders = range(low, high + 1)
@@ -189,7 +189,7 @@ def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds:
     wanted = (target.values / target.allowed).T.ravel()
     start, free = _tied(target, taus, len(orders), scale)
     unit = float(target.allowed[:, 0].min())
-    ridge = np.full(len(scale), _ROUNDING / unit)
+    ridge = _ROUNDING / unit * np.array([growth if n < 0 else 1.0 for _ in taus for n in orders])
     inner = matrix @ free
     rest = wanted - matrix @ start
     weights = np.ones(len(wanted))
