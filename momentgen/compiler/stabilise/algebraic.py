@@ -110,9 +110,10 @@ def find_ladder(
     def spreads(count: int) -> list[tuple[float, ...]]:
         return [ladder(count, a * unit, far * c, b, start) for a in firsts for b in _WIDENING for c in _LAST]
 
-    # Out to where the widest atom has ended as well: beyond the points atoms are free to oscillate.
+    # Out to where the widest atom has ended as well: beyond the points atoms are free to oscillate.  A slow tail is
+    # what wide atoms are there for, and holds them.
     widest = max(tau for count, _ in choices for taus in spreads(count) for tau in taus) + switch
-    u = grid(f, max(2 * far, _ENDED * math.sqrt(widest)))
+    u = grid(f, 2 * far if f.algebraic else max(2 * far, _ENDED * math.sqrt(widest)))
     seconds = [second_target(f, truth, u, switch, sign) for sign in (1, -1)]
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=1e-9, atol=1e-3 * float(seconds[0].allowed.min()))
     targets = [(mean_target(f, truth, u, start), start), *((t, switch) for t in (seconds[:1] if even else seconds))]

@@ -201,8 +201,9 @@ class SurfaceWriter:
         """Each its polynomial times what it grows or vanishes with."""
         g = self.g
         a, _, a2, _ = lines_of(self.f)
+        units = {name: self.unit(name) for name in PARTIALS}
         plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
-        return {name: g.madd(self.surface(name), self.unit(name), plain.get(name, g.const(0))) for name in PARTIALS}
+        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in PARTIALS}
 
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
