@@ -60,7 +60,9 @@ def test_an_exponential_of_an_exponential_does_not_overflow_where_its_tanh_is_1(
 
 
 @pytest.mark.parametrize(
-    "expr", [x / (1 + x), sp.sqrt(1 + x**2), sp.exp(-x) * x**3, 1 / sp.sqrt(1 + sp.exp(x))], ids=str
+    "expr",
+    [x / (1 + x), sp.sqrt(1 + x**2), sp.exp(-x) * x**3, 1 / sp.sqrt(1 + sp.exp(x)), (1 + x**2) ** sp.Rational(-3, 2)],
+    ids=str,
 )
 @pytest.mark.parametrize("step", [1e-13, -1e-4, 0.6, 3.0])
 def test_an_increment_keeps_its_digits_however_small_the_step(expr: sp.Expr, step: float) -> None:
@@ -155,6 +157,7 @@ def _within_tolerance(f: sp.Expr) -> None:
         pytest.param((sp.sqrt(x**2 + 1) - 1) / 2 + x, id="bent identity"),
         pytest.param(x / sp.sqrt(1 + x**2), id="isru"),
         pytest.param(SOFTSIGN, id="softsign"),
+        pytest.param(sp.Piecewise((x / sp.sqrt(1 + x**2), x < 0), (x, True)), id="isrlu"),
         pytest.param(sp.log(1 + sp.exp(x)) - sp.log(1 + sp.exp(-x)) / 10, id="leaky softplus"),
     ],
 )

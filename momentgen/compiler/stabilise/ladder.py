@@ -59,15 +59,11 @@ def outskirts(f: Activation, side: Side) -> float:
     while distance < 2.0**60 * f.length:
         u = np.array([-distance, distance])
         gap = np.abs(_excess(f, side, u, 1)[:, 0] - np.array([0.0, side.far.slope * distance + side.far.offset]))
-        size = float(_size(f, np.array([distance]), np.array([_steepest(side) * distance]))[0])
-        if gap.max() <= 0.5 * _SHARES["mean"] * MEAN * size:
+        slopes = np.array([side.near.slope, side.near.slope + side.far.slope])
+        if np.all(gap <= 0.5 * _SHARES["mean"] * MEAN * _size(f, u, slopes * distance)):
             return distance
         distance *= 1.25
     return distance
-
-
-def _steepest(side: Side) -> float:
-    return max(abs(side.near.slope), abs(side.near.slope + side.far.slope))
 
 
 def _size(f: Activation, u: F64, values: F64) -> F64:

@@ -40,7 +40,7 @@ _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of le
 _LOCAL = 0.2  # of the tolerance, left to the panels
 _HOPELESS = 3.0
 #: of the goal, at calibration; atoms that grow cancel worst where the mean is near 0, which few points see
-_AIM, _AIM_GROWING = 0.9, 0.5
+_AIM, _AIM_GROWING = 0.9, 0.7
 _SIZE = 1.5  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
 
 
