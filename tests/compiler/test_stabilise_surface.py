@@ -9,18 +9,30 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from momentgen.compiler.approximate.bivariate import Bivariate
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.lower import lower
 from momentgen.compiler.pieces import split
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.moments_measure import measure_for
+from momentgen.compiler.stabilise.moments_measure import MEAN_SPREAD, measure_for
 from momentgen.compiler.stabilise.point import PointWriter, has_point_form
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surface import Surface, find_surfaces, flip_of
-from momentgen.compiler.stabilise.surface_graph import build_surface_graph
+from momentgen.compiler.stabilise.surface import (
+    VANISHING,
+    Frame,
+    Surface,
+    decay,
+    find_surfaces,
+    flip_of,
+    is_level,
+    plain_of,
+)
+from momentgen.compiler.stabilise.surface_graph import build_surface_graph, kink_fit
+from momentgen.compiler.stabilise.surrogate import check_rounding
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.ulp import ulp_error
+from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
 
 F32 = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -92,11 +104,12 @@ def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
     "f",
     [
         sp.erf(x),
+        sp.exp(-(x**2) / 2),
         pytest.param(SOFTPLUS, marks=pytest.mark.slow),
         pytest.param(x - sp.tanh(x), marks=pytest.mark.slow),
         pytest.param(x * S(x), marks=pytest.mark.slow),
     ],
-    ids=["erf", "softplus", "tanhshrink", "silu"],
+    ids=["erf", "bell", "softplus", "tanhshrink", "silu"],
 )
 def test_float32_outputs_are_within_the_tolerance_of_exact_values(f: sp.Expr) -> None:
     activation = analyse("f", split(f), {})
@@ -139,3 +152,61 @@ def test_what_is_left_of_a_mean_changes_sign_with_t_and_w_and_a_variance_has_no_
     level, kinked = analyse("tanh", split(sp.tanh(x)), {}), analyse("silu", split(x * S(x)), {})
     assert [flip_of(level, name) for name in (*OUTPUTS, *PARTIALS)] == [-1, 0, 1, -1, 0, 0]
     assert [flip_of(kinked, name) for name in (*OUTPUTS, *PARTIALS)] == [1, 0, -1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("f", "powers"),
+    [
+        (sp.erf(x), [0, 1, 2, 0, 1, 2]),
+        (x * Phi(x), [1, 0, 1, 0, 1, 0]),
+        (sp.exp(-(x**2)), [1, 2, 3, 1, 2, 3]),
+        (x * sp.exp(-(x**2)), [2, 3, 4, 1, 2, 3]),
+        (2 * x + sp.exp(-(x**2)), [1, 2, 3, 0, 3, 0]),
+        (2 * x + x * sp.exp(-(x**2)), [2, 3, 4, 0, 4, 0]),
+    ],
+    ids=str,
+)
+def test_outputs_fall_with_sigma_as_the_power_that_is_divided_out(f: sp.Expr, powers: list[int]) -> None:
+    activation = analyse("f", split(f), {})
+    assert list(decay(activation).values()) == [powers[i] for i in (0, 1, 2, 3, 4, 5)]
+    balls, t = BallTruth(activation), np.array([-1.7, -0.6, 0.4, 1.1])
+    sizes = []
+    for sigma in (2.0**10, 2.0**11):
+        mean, var = (t * sigma).astype(np.float32), np.full(4, sigma**2, np.float32)
+        exact = balls(mean, var, {})
+        base = 1.0 if is_level(activation) else sigma**2
+        sizes.append(
+            {
+                name: np.abs(exact[name] - plain_of(activation, name, mean.astype(np.float64), np.full(4, sigma)))
+                / (base if name in VANISHING else 1.0)
+                for name in decay(activation)
+            }
+        )
+    for name, power in decay(activation).items():
+        # Not faster, or a polynomial would have to vanish at 1/w = 0; and for partials not slower.
+        ratio = float((sizes[1][name] / sizes[0][name]).max())
+        assert ratio < 1.02 * 2.0**-power, name
+        if name in ("dmean_dmu", "dmean_dvar"):
+            assert ratio > 0.98 * 2.0**-power, name
+
+
+def test_a_mean_whose_coefficients_float32_does_not_hold_is_refused_with_that_reason() -> None:
+    f = analyse("mine", split(sp.erf(x)), {})
+    frame = Frame(1.0, 3.0, 6.0)
+    check_rounding(f, {"mean": Surface(frame, Bivariate(((30.0, -30.0),), (), 0.5), -1)})
+    with pytest.raises(BuildError, match="coefficients of 400 in all, which float32 does not hold to 1e-06"):
+        check_rounding(f, {"mean": Surface(frame, Bivariate(((200.0, -199.5),), ((-0.5,),), 0.5), -1)})
+
+
+def test_where_the_mean_cancels_the_smoothed_kink_is_right_to_what_is_allowed_to_sigma() -> None:
+    frame = Frame(2.0, 3.0, 9.0)
+    fit = kink_fit(frame, True)
+    worst = 0.0
+    for t in np.linspace(0, 9, 181).tolist():
+        s = t / np.hypot(frame.bend, t)
+        at = mpmath.mpf(s / frame.largest) - mpmath.mpf(0.5)
+        core = mpmath.polyval(list(reversed(fit.coefficients)), at)
+        exact = mpmath.npdf(t) - t * mpmath.ncdf(-t)
+        worst = max(worst, float(abs(mpmath.exp(-(mpmath.mpf(t) ** 2) / 2) * core - exact)))
+    assert worst <= MEAN_SPREAD / 4
+    assert len(fit.coefficients) > len(kink_fit(frame, False).coefficients)

@@ -50,6 +50,11 @@ class Bivariate:
         """How many coefficients there are."""
         return sum(len(row) for row in (*self.even, *self.odd))
 
+    @property
+    def size(self) -> float:
+        """The sum of the coefficients' sizes, which is what its rounding grows with."""
+        return math.fsum(abs(c) for row in (*self.even, *self.odd) for c in row)
+
 
 def columns(count: int) -> F64:
     """Points in x: Chebyshev nodes, from high to low, stretched so that the outermost are 1 and -1.

@@ -42,10 +42,9 @@ class Line:
 # --- series ----------------------------------------------------------------------
 def _elementary(expr: sp.Expr) -> sp.Expr:
     """The special functions by those that series over balls know."""
-    expr = expr.replace(S, lambda z: 1 / (1 + sp.exp(-z)))
+    expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
     expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
-    expr = expr.replace(sp.tanh, lambda z: 1 - 2 / (1 + sp.exp(2 * z)))
     expr = expr.replace(sp.sinh, lambda z: (sp.exp(z) - sp.exp(-z)) / 2)
     return expr.replace(sp.cosh, lambda z: (sp.exp(z) + sp.exp(-z)) / 2)
 
@@ -74,9 +73,19 @@ def _source(expr: sp.Expr) -> str:
     parts = [_source(a) for a in expr.args]
     if isinstance(expr, (sp.Add, sp.Mul)):
         return "(" + (" + " if isinstance(expr, sp.Add) else "*").join(parts) + ")"
+    if isinstance(expr, S):
+        return f"logistic({parts[0]})"
     if type(expr) in _METHODS:
         return f"({parts[0]}).{_METHODS[type(expr)]}()"
     raise ValueError(f"the compiler does not know the function {type(expr).__name__}")
+
+
+def _logistic(z: Any) -> Any:
+    """1/(1 + exp(-z)) by an exponential below 1: of z = exp(x), far out, another would overflow."""
+    if bool((z[0] if isinstance(z, arb_series) else z) > 0):
+        return 1 / (1 + (-z).exp())
+    e = z.exp()
+    return e / (1 + e)
 
 
 class _Series:
@@ -84,7 +93,7 @@ class _Series:
 
     def __init__(self, expr: sp.Expr) -> None:
         self.expr = expr
-        scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq}
+        scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic}
         exec(f"def call(X):\n    return {_source(_elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
 

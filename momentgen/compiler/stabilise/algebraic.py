@@ -21,12 +21,14 @@ from momentgen.compiler.approximate.atoms import AtomFit
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.choosing import choose_atoms
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
 from momentgen.compiler.stabilise.moments_measure import MEAN, VARIANCE, measure_for
+from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, atom_sum, facts_of, not_lines
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, found_atoms
 from momentgen.compiler.stabilise.surrogate_graph import (
     FLOAT32,
     FLOAT64,
@@ -45,7 +47,10 @@ _CHOICES = ((8, 4), (10, 4), (12, 4), (12, 5), (14, 5), (16, 5), (16, 6), (18, 6
 _FINE = ((22, 6),)
 #: the smallest root in units of the length, or of sigma at v*; how much wider steps become; the largest, of the reach
 _FIRST, _FIRST_SMOOTHED, _WIDENING, _LAST = (0.2, 0.35, 0.5, 0.8), (0.8, 1.0), (2.0, 3.0), (0.1, 0.3, 1.0)
-_ROUNDS, _PROMISING, _HOPELESS = 8, 3.0, 3.0
+_PROMISING, _HOPELESS = 3.0, 3.0
+_ENDED = 7.0  # roots of its variance, where an atom has ended
+#: what an atom that grows costs over one that does not; a slow tail needs them, elsewhere they may not cancel
+_GROWTH = 5.0
 _TERMS = 12
 _SHARE = 0.15  # of the variance's tolerance, left to the local form's truncation
 _SWITCHES = (2.0, 1.6, 1.3, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)  # in units of length²
@@ -54,15 +59,8 @@ _NEGLIGIBLE = 2e-9  # of L sigma, at v*
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is."""
-    rule = derivation.rule
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
-    if rule.parameters:
-        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
-    if len(derivation.kinks) > 0:
-        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
-    return not_lines(analyse(rule.name, derivation.pieces, {}), exponentially=False)
+    """Why f is not served; None if it is: smooth, with a line on either side."""
+    return unmet(derivation, kinks=False, exponentially=False)
 
 
 def find_switch(f: Activation, truth: GeneralTruth, terms: int) -> tuple[float, float]:
@@ -107,32 +105,25 @@ def find_ladder(
     """
     sides = Side(f, 1), Side(f, -1)
     far = max(outskirts(f, side) for side in sides)
-    u = grid(f, far)
     unit, firsts = (math.sqrt(start), _FIRST_SMOOTHED) if start else (f.length, _FIRST)
+
+    def spreads(count: int) -> list[tuple[float, ...]]:
+        return [ladder(count, a * unit, far * c, b, start) for a in firsts for b in _WIDENING for c in _LAST]
+
+    # Out to where the widest atom has ended as well: beyond the points atoms are free to oscillate.  A slow tail is
+    # what wide atoms are there for, and holds them.
+    widest = max(tau for count, _ in choices for taus in spreads(count) for tau in taus) + switch
+    u = grid(f, 2 * far if f.algebraic else max(2 * far, _ENDED * math.sqrt(widest)))
     seconds = [second_target(f, truth, u, switch, sign) for sign in (1, -1)]
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=1e-9, atol=1e-3 * float(seconds[0].allowed.min()))
     targets = [(mean_target(f, truth, u, start), start), *((t, switch) for t in (seconds[:1] if even else seconds))]
 
-    def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
-        fits = [fit_ladder(target, tuple(tau + v for tau in taus), high, rounds) for target, v in targets]
-        return max(fit.share for fit in fits), fits
+    growth = 1.0 if f.algebraic else _GROWTH
 
-    best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
-    for count, high in choices:
-        rows = [ladder(count, a * unit, far * c, b, start) for a in firsts for b in _WIDENING for c in _LAST]
-        rough = min((tried(taus, high, 1)[0], taus) for taus in rows)
-        if rough[0] > _PROMISING and (count, high) != choices[-1]:
-            continue
-        share, fits = tried(rough[1], high, _ROUNDS)
-        if best is None or share < best[0]:
-            best = share, rough[1], fits
-        if share <= 1.0:
-            break
-    if best is None:
-        raise BuildError(f.name, "stabilise", "expected at least one choice of atoms", choices)
-    share, taus, fits = best
-    second = fits[1], fits[-1]
-    return Found(atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+    def fit(taus: tuple[float, ...], high: int, rounds: int) -> list[AtomFit]:
+        return [fit_ladder(target, tuple(tau + v for tau in taus), high, rounds, growth) for target, v in targets]
+
+    return found_atoms(f, choose_atoms(choices, spreads, fit, promising=_PROMISING), switch, terms)
 
 
 class LadderWriter(SurrogateWriter):

@@ -36,10 +36,14 @@ def unknown_function(expr: sp.Expr) -> str | None:
     for part in sp.preorder_traversal(plain(expr)):
         if isinstance(part, (sp.Number, sp.NumberSymbol, sp.Symbol, sp.Add, sp.Mul, sp.exp)):
             continue
-        if isinstance(part, sp.Pow) and (part.exp.is_Integer or 2 * part.exp in (1, -1) or not part.has(x)):
+        if isinstance(part, sp.Pow) and (_is_half_whole(part.exp) or not part.has(x)):
             continue
         return str(part.func.__name__ if part.args else part)
     return None
+
+
+def _is_half_whole(power: sp.Expr) -> bool:
+    return bool((2 * power).is_Integer)
 
 
 @lru_cache
@@ -120,7 +124,7 @@ class Increments:
             inner = self._of(expr.args[0])
             value = self._exp(inner.before)
             return _Change(value, self._exp(inner.after), g.mul(value, self._exp_less_one(inner.change)))
-        if isinstance(expr, sp.Pow) and (expr.exp.is_Integer or 2 * expr.exp in (1, -1)):
+        if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
             return self._power(expr.base, expr.exp)
         raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
 
@@ -141,6 +145,8 @@ class Increments:
             of = self._of(base)
             before, after = g.sqrt(of.before), g.sqrt(of.after)
             return _Change(before, after, g.mul(of.change, g.recip(g.add(before, after))))
+        if not power.is_Integer:
+            return self._product(self._of(sp.sqrt(base)), self._of(base ** (power - sp.Rational(1, 2))))
         one = result = self._of(base)
         for _ in range(int(power) - 1):
             result = self._product(result, one)

@@ -24,7 +24,7 @@ from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.smoothing import Side
 
-__all__ = ["LadderTarget", "fit_ladder", "ladder", "mean_target", "outskirts", "second_target"]
+__all__ = ["LadderTarget", "fit_ladder", "grid", "ladder", "mean_target", "outskirts", "second_target"]
 
 F64 = npt.NDArray[np.float64]
 _SHARES = {"mean": 0.2, "var": 0.15, "partial": 0.1}
@@ -59,15 +59,11 @@ def outskirts(f: Activation, side: Side) -> float:
     while distance < 2.0**60 * f.length:
         u = np.array([-distance, distance])
         gap = np.abs(_excess(f, side, u, 1)[:, 0] - np.array([0.0, side.far.slope * distance + side.far.offset]))
-        size = float(_size(f, np.array([distance]), np.array([_steepest(side) * distance]))[0])
-        if gap.max() <= 0.5 * _SHARES["mean"] * MEAN * size:
+        slopes = np.array([side.near.slope, side.near.slope + side.far.slope])
+        if np.all(gap <= 0.5 * _SHARES["mean"] * MEAN * _size(f, u, slopes * distance)):
             return distance
         distance *= 1.25
     return distance
-
-
-def _steepest(side: Side) -> float:
-    return max(abs(side.near.slope), abs(side.near.slope + side.far.slope))
 
 
 def _size(f: Activation, u: F64, values: F64) -> F64:
@@ -92,9 +88,9 @@ def _excess(f: Activation, side: Side, u: F64, count: int) -> F64:
     return np.array(rows)
 
 
-def grid(f: Activation, far: float) -> F64:
-    """Points of a fit."""
-    top = math.asinh(8 * far / f.length)
+def grid(f: Activation, end: float) -> F64:
+    """Points of a fit, out to ``end`` on either side."""
+    top = math.asinh(4 * end / f.length)
     half = np.sinh(np.linspace(0, top, math.ceil(top / _STEP))) / 4 * f.length
     return np.concatenate([-half[:0:-1], half])
 
@@ -178,7 +174,7 @@ def ladder(count: int, first: float, last: float, widening: float, start: float)
     return tuple(float(np.float32((first * (last / first) ** p) ** 2 - start)) for p in position)
 
 
-def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int) -> AtomFit:
+def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int, growth: float = 1.0) -> AtomFit:
     """The coefficients for atoms of given variances, orders ``target.low`` to ``high``, as in ``fit_atoms``."""
     low, count = target.low, len(taus)
     orders = range(low, high + 1)
@@ -189,7 +185,7 @@ def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds:
     wanted = (target.values / target.allowed).T.ravel()
     start, free = _tied(target, taus, len(orders), scale)
     unit = float(target.allowed[:, 0].min())
-    ridge = np.full(len(scale), _ROUNDING / unit)
+    ridge = _ROUNDING / unit * np.array([growth if n < 0 else 1.0 for _ in taus for n in orders])
     inner = matrix @ free
     rest = wanted - matrix @ start
     weights = np.ones(len(wanted))

@@ -20,8 +20,9 @@ from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, not_lines
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
@@ -43,22 +44,16 @@ _DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks t
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: with kinks, no parameters, of a normal input, soon a line on either side.
+    """Why f is not served; None if it is: with kinks, and soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.
     """
-    rule = derivation.rule
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
-    if rule.parameters:
-        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
-    if not derivation.kinks:
-        return "expected kinks"
+    cause = unmet(derivation, kinks=True, exponentially=True)
+    if cause is not None:
+        return cause
     steep = [p.expr for p in derivation.pieces if p.expr.is_polynomial(x) and sp.degree(p.expr, x) > _DEGREE]
-    if steep:
-        return f"expected branches of degree at most {_DEGREE}, got {steep[0]}"
-    return not_lines(analyse(rule.name, derivation.pieces, {}))
+    return f"expected branches of degree at most {_DEGREE}, got {steep[0]}" if steep else None
 
 
 def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:

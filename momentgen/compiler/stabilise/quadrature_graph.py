@@ -223,6 +223,13 @@ class QuadratureWriter(SurrogateWriter):
         here = g.madd(slope, g.sub(self.mu, self.at), self.here(self.branches))
         return g.select(self.near, g.add(here, self.first[0]), self.mean())
 
+    def global_variance(self) -> int:
+        g, zero, value = self.g, self.g.const(0), super().global_variance()
+        if self.atoms.lows[0] != -1:
+            return value
+        # Where f is all but level a sum of two words may be nothing but its rounding, and so may its square's sign.
+        return g.select(g.lt(value, zero), zero, value)
+
     def local_variance(self) -> int:
         g, zero = self.g, self.g.const(0)
         shift, square = self.first

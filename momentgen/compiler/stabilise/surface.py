@@ -8,6 +8,9 @@ of the kink between them, smoothed by N(0, w²), is subtracted:
     mean = a mu + b + (a' - a) w J(|t|) + r P(s, r),   J(t) = E (Z - t)_+,      line a x + b on mu's side
     V = v P(s, r), or for bounded f  V = v r² c P(s, r).
 
+An f that has the same line on both sides (a bump) is felt the less the wider the input is: everything falls by a power
+of r more, and by another where the integral of f less its line is 0 (:func:`decay`).
+
 What is left of a mean is, far out, a sum of derivatives of the density φ(t)/w: it changes its sign with that of
 (t, w).  So do its derivatives in mu and v; their even and odd parts in s are polynomials in r² c, one of them
 multiplied by r.  Variances have no such symmetry and are polynomials in r.
@@ -19,8 +22,9 @@ nodes of the fit, and what counts is the certificate's comparison of the finishe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -35,19 +39,22 @@ from momentgen.compiler.approximate.bivariate import (
 )
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Frame", "Surface", "Targets", "find_surfaces", "lines_of", "steps"]
+__all__ = ["VANISHING", "Frame", "Surface", "Targets", "decay", "find_surfaces", "is_level", "lines_of", "steps"]
 
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
-_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)
+_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
+_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
+_NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
 
@@ -116,22 +123,44 @@ def flip_of(f: Activation, name: str) -> int:
     """The sign that a fitted output takes with that of (t, w); 0 if it has no such symmetry."""
     if (name.endswith("var") and name != "dmean_dvar") or name.startswith("dvar"):
         return 0
-    _, b, _, b2 = lines_of(f)
-    power = {"mean": int(steps(f) and b == b2), "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}
-    return 1 if power[name] % 2 else -1
+    return 1 if decay(f)[name] % 2 else -1
+
+
+def is_level(f: Activation) -> bool:
+    """Whether f is bounded."""
+    return math.isfinite(f.span)
 
 
 def unit_of(f: Activation, name: str, v: F64, w: F64, c: float) -> F64:
     """What an output grows or vanishes with."""
-    level = math.isfinite(f.span)
-    near = v * c / (v + c) if level else v
-    if name in ("var", "dvar_dmu"):
-        return near if name == "var" else near / (w if level or steps(f) else w * w)
-    if name == "dvar_dvar":
-        return w**-2 if level else w**0
+    base = w**0
+    if name in VANISHING:
+        base = v * c / (v + c) if is_level(f) else v
+    return np.asarray(base * w ** -float(decay(f)[name]))
+
+
+#: outputs that are 0 at v = 0
+VANISHING = ("var", "dvar_dmu")
+
+
+@lru_cache
+def decay(f: Activation) -> Mapping[str, int]:
+    """Per output, the power of r that it falls with at large sigma, beside what it grows with there."""
+    level, stepped = is_level(f), steps(f)
     _, b, _, b2 = lines_of(f)
-    powers = {"mean": int(steps(f) and b == b2), "dmean_dmu": 0 if steps(f) else 1, "dmean_dvar": 1 if steps(f) else 2}
-    return w ** -float(powers[name])
+    mean = int(b == b2)
+    if mean and not stepped:
+        _, weight, excess, _ = Side(f, 1).nodes
+        mean += int(abs(np.sum(weight * excess)) < _NOTHING * np.sum(weight * np.abs(excess)))
+    bump = int(mean > 0 and not stepped)
+    return {
+        "mean": mean,
+        "dmean_dmu": 0 if stepped else mean + 1,
+        "dmean_dvar": 1 if stepped else mean + 2,
+        "var": bump if level else 0,
+        "dvar_dmu": 1 if stepped else bump + 1 if level else mean + 2,
+        "dvar_dvar": bump + 2 if level else 0,
+    }
 
 
 def plain_of(f: Activation, name: str, u: F64, w: F64) -> F64:
@@ -196,14 +225,18 @@ def find_surfaces(
         BuildError: if no frame reaches the tolerance.
     """
     search = _Search(f, truth, outputs, {} if known is None else known)
-    groups = [[name for name in outputs if flip_of(f, name)], [name for name in outputs if not flip_of(f, name)]]
-    shared, *apart = (search.best(group) for group in (list(outputs), *groups))
+    shared, *apart = (search.best(group) for group in groups_of(f, outputs))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
         return {name: surface for found in apart for name, surface in found.items()}
     if shared:
         return shared
     cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
     raise BuildError(f.name, "stabilise", cause, f.length)
+
+
+def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Outputs that may share a frame: all, those with a symmetry, those without."""
+    return list(outputs), [n for n in outputs if flip_of(f, n)], [n for n in outputs if not flip_of(f, n)]
 
 
 def _cost(found: Mapping[str, Surface]) -> int:
@@ -214,26 +247,50 @@ class _Search:
     """Over frames."""
 
     def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets) -> None:
-        self.f = f
+        self.f, self.truth = f, truth
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
-        end = _ends(f)
+        self.end = _ends(f)
         for width in _WIDTHS:
-            c = float(np.float32(width * f.length**2))
-            reach = float(np.float32(max(_NORMAL[steps(f)], end / math.sqrt(c))))
-            for bend in _BENDS:
-                frame = Frame(c, bend, reach)
-                for even in {flip_of(f, name) != 0 for name in outputs}:
-                    if (frame, even) not in known:
-                        known[frame, even] = _Targets(f, frame, even, truth)
-                self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
-                self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+            self.add(width, outputs, known)
+        # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.
+        groups = [group for group in groups_of(f, outputs) if group]
+        while any(self.likely(group)[0].c == self.c(width) for group in groups) and width < _WIDEST:
+            width *= _WIDER
+            before = [self.terms(self.likely(group)[0], group) for group in groups]
+            self.add(width, outputs, known)
+            after = [self.terms(self.likely(group)[0], group) for group in groups]
+            if not any(now < _GAIN * then for now, then in zip(after, before, strict=True)):
+                self.needed = {frame: needed for frame, needed in self.needed.items() if frame.c != self.c(width)}
+
+    def c(self, width: float) -> float:
+        """The variance that a width in units of f's length stands for."""
+        return float(np.float32(width * self.f.length**2))
+
+    def add(self, width: float, outputs: tuple[str, ...], known: Targets) -> None:
+        """The frames of a width, with what they are to be fitted to and about how many terms it takes."""
+        f, c = self.f, self.c(width)
+        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(c))))
+        for bend in _BENDS:
+            frame = Frame(c, bend, reach)
+            for even in {flip_of(f, name) != 0 for name in outputs}:
+                if (frame, even) not in known:
+                    known[frame, even] = _Targets(f, frame, even, self.truth)
+            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
+            self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+
+    def likely(self, names: Sequence[str]) -> list[Frame]:
+        """The frames, that first which seems to take the fewest terms for those outputs."""
+        return sorted(self.needed, key=lambda frame: self.terms(frame, names))
+
+    def terms(self, frame: Frame, names: Sequence[str]) -> int:
+        """About how many terms those outputs take in a frame."""
+        return sum(self.needed[frame][name] for name in names)
 
     def best(self, names: list[str]) -> dict[str, Surface]:
         """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""
-        likely = sorted(self.needed, key=lambda frame: sum(self.needed[frame][name] for name in names))[:_TRIED]
-        found = [surfaces for frame in likely if (surfaces := self.fitted(frame, names))]
+        found = [surfaces for frame in self.likely(names)[:_TRIED] if (surfaces := self.fitted(frame, names))]
         return min(found, key=_cost, default={})
 
     def fitted(self, frame: Frame, names: list[str]) -> dict[str, Surface]:

@@ -20,7 +20,7 @@ from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
 from momentgen.compiler.stabilise.point import PointWriter
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.errors import BuildError
 
 __all__ = ["SurfaceWriter", "build_surface_graph"]
@@ -30,10 +30,11 @@ _LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
 
 
 @lru_cache
-def kink_fit(frame: Frame) -> Polynomial:
+def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
     """P with J_1(t)/sqrt(2 pi) = P(x - 1/2), x = |s|/largest: exp(-t²/2) P is E (Z - t)_+.
 
-    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma.
+    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma;
+    of the latter alone where the mean ``cancels``: between lines that both rise it is 0 somewhere, at any sigma.
 
     Raises:
         BuildError: if no polynomial is accurate enough.
@@ -49,7 +50,8 @@ def kink_fit(frame: Frame) -> Polynomial:
 
     def weight(x: mpmath.mpf) -> mpmath.mpf:
         density = mpmath.exp(-(t_of(x) ** 2) / 2)
-        allowed = max(MEAN * density * target(x), mpmath.mpf(MEAN_SPREAD)) / 5
+        relative = 0 if cancels else MEAN * density * target(x)
+        allowed = max(relative, mpmath.mpf(MEAN_SPREAD)) / 5
         return max(density / allowed, mpmath.mpf(1000))
 
     what = f"J_1(t)/sqrt(2 pi), t = {frame.bend:g} s/sqrt(1 - s²), s = {frame.largest:.6g} x, 0 <= x <= 1"
@@ -125,18 +127,22 @@ class SurfaceWriter:
             total = g.madd(total, z, g.horner(y, row))
         return total
 
-    def near(self, name: str) -> int:
-        """What a variance is a multiple of: v, or v c/(v + c) where f is bounded."""
+    def unit(self, name: str) -> int:
+        """What an output is a multiple of: powers of r, and of variances v, or v c/(v + c) where f is bounded."""
         g, at = self.g, self.at(name)
-        if not np.isfinite(self.f.span):
-            return self.v
-        return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c)))
+        value = g.const(1)
+        if name in VANISHING:
+            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
+        for _ in range(decay(self.f)[name]):
+            value = g.mul(value, at.r)
+        return value
 
     # --- outputs -----------------------------------------------------------------
     def kink(self) -> int:
         """E (Z - |t|)_+."""
         g, at = self.g, self.at("mean")
-        fit = kink_fit(at.frame)
+        a, _, a2, _ = lines_of(self.f)
+        fit = kink_fit(at.frame, a * a2 > 0)
         self.fits.append(fit)
         exponent = g.mul(at.h, g.const(-0.5))
         if at.frame.reach > _FARTHEST:
@@ -154,10 +160,10 @@ class SurfaceWriter:
         a, b, a2, b2 = lines_of(self.f)
         rest = self.surface("mean")
         middle = g.const((mpmath.mpf(b) + b2) / 2)
+        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
+            rest = g.select(at.beyond, g.const(0), g.mul(rest, self.unit("mean")))
         if not steps(self.f):
             return g.madd(g.const(a), self.u, g.add(rest, middle))
-        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
-            rest = g.select(at.beyond, g.const(0), g.mul(rest, at.r))
         slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
         rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
         near = g.madd(at.w, rise, g.add(rest, middle))
@@ -187,28 +193,17 @@ class SurfaceWriter:
     def variance(self) -> int:
         """At least 0, and finite where v is."""
         g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
-        value = g.mul(self.near("var"), self.surface("var"))
+        value = g.mul(self.unit("var"), self.surface("var"))
         value = g.select(g.lt(value, zero), zero, value)
-        return value if np.isfinite(self.f.span) else g.select(g.lt(most, value), most, value)
+        return value if is_level(self.f) else g.select(g.lt(most, value), most, value)
 
     def partials(self) -> dict[str, int]:
         """Each its polynomial times what it grows or vanishes with."""
-        g, level, kinked = self.g, bool(np.isfinite(self.f.span)), steps(self.f)
-        r = {name: self.at(name).r for name in PARTIALS}
+        g = self.g
         a, _, a2, _ = lines_of(self.f)
-        middle = g.const((mpmath.mpf(a) + a2) / 2)
-        by_mu = g.mul(self.near("dvar_dmu"), r["dvar_dmu"])
-        by_v = g.mul(r["dvar_dvar"], r["dvar_dvar"]) if level else g.const(1)
-        slope = g.const(1) if kinked else r["dmean_dmu"]
-        bend = r["dmean_dvar"] if kinked else g.mul(r["dmean_dvar"], r["dmean_dvar"])
-        if not level and not kinked:
-            by_mu = g.mul(by_mu, r["dvar_dmu"])
-        return {
-            "dmean_dmu": g.madd(self.surface("dmean_dmu"), slope, middle),
-            "dmean_dvar": g.mul(self.surface("dmean_dvar"), bend),
-            "dvar_dmu": g.mul(self.surface("dvar_dmu"), by_mu),
-            "dvar_dvar": g.mul(self.surface("dvar_dvar"), by_v),
-        }
+        units = {name: self.unit(name) for name in PARTIALS}
+        plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
+        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in PARTIALS}
 
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""

@@ -27,9 +27,11 @@ import numpy.typing as npt
 from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.proven import proven_facts, proven_outputs
+from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
@@ -38,7 +40,7 @@ from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "atom_sum", "facts_of", "find_atoms", "find_fine_atoms", "not_lines", "stable_variants", "why_not"]
+__all__ = ["Found", "facts_of", "find_atoms", "find_fine_atoms", "found_atoms", "stable_variants", "why_not"]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -46,11 +48,12 @@ _POINTS = 80  # of a fit, on either side of the centre
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 #: (variances, highest order)
 _FINE = ((9, 6),)
-_ROUNDS = 8  # of a fit that looks promising: its plain least squares is within this much of what is allowed
-_PROMISING = 4.0
+_PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
+#: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
+_UNIT, _ROUNDED = 2.0**-24, 6.0
 _SWITCH_TERMS, _TERMS = 6, 8  # of the local form: what the switch is chosen for, and what there are
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
@@ -70,29 +73,12 @@ class Found:
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: smooth, no parameters, of a normal input, soon a line on either side.
+    """Why f is not served; None if it is: smooth, and soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.
     """
-    rule = derivation.rule
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
-    if rule.parameters:
-        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
-    if len(derivation.kinks) > 0:
-        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
-    return not_lines(analyse(rule.name, derivation.pieces, {}))
-
-
-def not_lines(f: Activation, *, exponentially: bool = True) -> str | None:
-    """What f does instead of following a line on either side; None if it does."""
-    for line, side in ((f.left, "-oo"), (f.right, "oo")):
-        if line is None:
-            return f"expected f to near a line for x -> {side}, which it does not"
-    if f.algebraic and exponentially:
-        return "expected f to near a line on either side exponentially, not by a power of x"
-    return None
+    return unmet(derivation, kinks=False, exponentially=True)
 
 
 # --- choices ---------------------------------------------------------------------
@@ -188,28 +174,13 @@ def find_atoms(
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=0, atol=1e-3 * seconds[0].allowed[0])
     targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
 
-    def tried(taus: tuple[float, ...], high: int, rounds: int) -> tuple[float, list[AtomFit]]:
-        fits = [
-            fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, _GROWTH if start else 1.0)
-            for target, v in targets
-        ]
-        return max(fit.share for fit in fits), fits
+    growth = _GROWTH if start else 1.0
 
-    best: tuple[float, tuple[float, ...], list[AtomFit]] | None = None
-    for count, high in choices:
-        rough = sorted((tried(taus, high, 1)[0], taus) for taus in _spreads(f, count, start))
-        if rough[0][0] > _PROMISING and (best is not None or (count, high) != choices[-1]):
-            continue
-        share, fits = tried(rough[0][1], high, _ROUNDS)
-        if best is None or share < best[0]:
-            best = share, rough[0][1], fits
-        if share <= 1.0:
-            break
-    if best is None:
-        raise BuildError(f.name, "stabilise", "expected at least one choice of atoms", choices)
-    share, taus, fits = best
-    second = fits[1], fits[-1]
-    return Found(atom_sum(f, taus, fits[0], second, switch, terms), fits[0], second, share)
+    def fit(taus: tuple[float, ...], high: int, rounds: int) -> list[AtomFit]:
+        return [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, growth) for target, v in targets]
+
+    chosen = choose_atoms(choices, lambda count: _spreads(f, count, start), fit, promising=_PROMISING)
+    return found_atoms(f, chosen, switch, terms)
 
 
 def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
@@ -223,15 +194,15 @@ def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]
     return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
 
 
-def atom_sum(
-    f: Activation, taus: tuple[float, ...], mean: AtomFit, second: tuple[AtomFit, AtomFit], switch: float, terms: int
-) -> AtomSum:
-    """The atoms with what else their form is made of."""
+def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Found:
+    """The atoms chosen, with what else their form is made of."""
     if f.left is None or f.right is None:
         raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    mean, second = chosen.fits[0], (chosen.fits[1], chosen.fits[-1])
     tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]
     lows = mean.low, second[0].low
-    return AtomSum(f.centre, f.left, f.right, taus, tables[0], (tables[1], tables[2]), lows, switch, terms)
+    atoms = AtomSum(f.centre, f.left, f.right, chosen.taus, tables[0], (tables[1], tables[2]), lows, switch, terms)
+    return Found(atoms, mean, second, chosen.share)
 
 
 def _without_dust(table: F64) -> F64:
@@ -267,6 +238,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     known: Targets = {}
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
         surfaces[name] = find_surfaces(f, truth, outputs, known)
+        check_rounding(f, surfaces[name])
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
         graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
@@ -296,6 +268,18 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         ),
         **graphs,
     )
+
+
+def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
+    """Whether float32 holds the mean's polynomial; all others are measured more generously.
+
+    Raises:
+        BuildError: if its coefficients are so large that rounding alone takes many times the tolerance.
+    """
+    size = surfaces["mean"].fit.size if "mean" in surfaces else 0.0
+    if size * _UNIT > _ROUNDED * MEAN:
+        cause = f"the mean's polynomial has coefficients of {size:.3g} in all, which float32 does not hold to {MEAN:g}"
+        raise BuildError(f.name, "stabilise", cause, f.pieces)
 
 
 def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
