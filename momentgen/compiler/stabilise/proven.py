@@ -87,7 +87,8 @@ def proven_outputs(
         rest = factor * facts["sup_error_proven"][derivative]
         try:
             own, _ = prove_surface(f, surfaces[name], atoms, name, expected)
-            growing = abs(other - slope) * prove_kink(frame) if name == "mean" and slope != other else 0.0
+            kinked = name == "mean" and slope != other
+            growing = abs(other - slope) * prove_kink(frame, slope * other > 0) if kinked else 0.0
         except BuildError as error:
             outputs[name] = {"unproven_because": error.cause}
             continue

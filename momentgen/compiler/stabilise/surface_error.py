@@ -29,7 +29,7 @@ from flint import arb, arb_series, ctx
 from momentgen.compiler.approximate import prove
 from momentgen.compiler.approximate.special import J_series
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.surface import Frame, Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface import Frame, Surface, decay, lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import kink_fit
 from momentgen.compiler.stabilise.surface_panels import Panels, Strip, SurfaceDifference, Terms
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
@@ -54,17 +54,9 @@ def lift_of(f: Activation, output: str) -> int:
     Raises:
         BuildError: if f follows no lines.
     """
-    if output == "dmean_dmu" and lines_of(f)[0] != 0:
+    if output == "mean" or (output == "dmean_dmu" and lines_of(f)[0] != 0):
         return 0
-    return _unit_of(f, output) if output != "mean" else 0
-
-
-def _unit_of(f: Activation, output: str) -> int:
-    """The power of 1/w times which a polynomial is taken."""
-    _, b, _, b2 = lines_of(f)
-    if output == "mean":
-        return int(steps(f) and b == b2)
-    return {"dmean_dmu": 0, "dmean_dvar": 1}[output] + int(not steps(f))
+    return decay(f)[output]
 
 
 def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, expected: float) -> tuple[float, int]:
@@ -82,14 +74,16 @@ def prove_surface(f: Activation, surface: Surface, atoms: AtomSum, output: str, 
         expected: about how large that is: what is left out is small beside it.
 
     Raises:
-        BuildError: stage ``approximate``, if too many panels are needed.
+        BuildError: stage ``approximate``, if f has the same line on both sides, or too many panels are needed.
     """
+    if lines_of(f)[:2] == lines_of(f)[2:]:
+        raise BuildError(f.name, "approximate", "expected lines that differ, got one line on both sides")
     with ctx.workprec(_BITS):
         proof = _Proof(f, surface, atoms, output, expected)
         return proof.bound(), proof.panels
 
 
-def prove_kink(frame: Frame) -> float:
+def prove_kink(frame: Frame, cancels: bool) -> float:
     """A bound of |K(|t|) - E (Z - |t|)_+| over all t, K the polynomial times exp(-t²/2) that the graph has for it.
 
     Raises:
@@ -108,7 +102,7 @@ def prove_kink(frame: Frame) -> float:
         t = t_of(x)
         return (-t * t / 2).exp()
 
-    proven = prove(kink_fit(frame), core, weight=density, tolerance=0.02)
+    proven = prove(kink_fit(frame, cancels), core, weight=density, tolerance=0.02)
     if proven.bound is None:
         raise BuildError(proven.what, "approximate", "expected a proven bound")
     # Beyond the reach, or where the exponential is held, both lie between 0 and the density there.
@@ -135,7 +129,7 @@ class _Proof:
             surface=surface,
             terms=tuple(terms),
             constant={"mean": (b2 - b) / 2, "dmean_dmu": (a2 - a) / 2, "dmean_dvar": 0.0}[output],
-            power=_unit_of(f, output) - lift,
+            power=decay(f)[output] - lift,
             lift=lift,
             dropped=output == "mean" and kinked and b == b2,
             allowed=_LEFT_OUT * expected,
