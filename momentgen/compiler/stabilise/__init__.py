@@ -19,6 +19,7 @@
 ``algebraic``  the fallback: smooth f that near a line by a power of 1/x, by a ``ladder`` of atoms
 ``quadrature`` the fallback with kinks: Gauss-Legendre panels below v*; ``quadrature_graph``, ``increments``
 ``entire``     polynomials, exp, sin, cos: elementary moments
+``requirements`` what the last four ask of a rule; ``choosing``: the choice of atoms that they share
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
 ``existence``  whether f is real and has a second moment
