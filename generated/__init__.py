@@ -35,6 +35,7 @@ from .product import product as product
 from .pseudo_huber import pseudo_huber as pseudo_huber
 from .relu import relu as relu
 from .relu6 import relu6 as relu6
+from .relu_squared import relu_squared as relu_squared
 from .rrelu import rrelu as rrelu
 from .selu import selu as selu
 from .sigmoid import sigmoid as sigmoid
@@ -80,6 +81,7 @@ __all__ = [
     "pseudo_huber",
     "relu",
     "relu6",
+    "relu_squared",
     "rrelu",
     "selu",
     "sigmoid",

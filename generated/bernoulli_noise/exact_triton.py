@@ -26,6 +26,9 @@ __all__ = [
     "bernoulli_noise_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def bernoulli_noise_exact_forward(mean, var, p_hi, p_lo):

@@ -21,6 +21,9 @@ import triton.language as tl
 
 __all__ = ["celu_exact_backward", "celu_exact_backward_kernel", "celu_exact_forward", "celu_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def celu_exact_forward(mean, var, alpha_hi, alpha_lo):

@@ -20,180 +20,183 @@ import triton.language as tl
 
 __all__ = ["cos_exact_backward", "cos_exact_backward_kernel", "cos_exact_forward", "cos_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def cos_exact_forward(mean, var):
     t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = t3 * -0.5
-    t5 = 95.0 < t4
-    t6 = tl.where(t5, 95.0, t4)
-    t7 = t4 < -150.0
-    t8 = tl.where(t7, -150.0, t6)
-    c0 = tl.full((), 12582912.0, tl.float32)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    t9 = tl.fma(c1, t8, c0)
-    t10 = t9 - c0
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t11 = tl.fma(c2, t10, t8)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t12 = c3 * t10
-    t13 = t11 + t12
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t14 = tl.fma(c4, t13, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t15 = tl.fma(t13, t14, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t16 = tl.fma(t13, t15, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t17 = tl.fma(t13, t16, c8)
-    t18 = t13 * t13
-    t19 = tl.fma(t17, t18, t13)
-    t20 = 1.0 + t19
-    t21 = tl.where(t7, 0.0, t20)
-    t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 >> 1
-    t24 = 127 + t23
-    t25 = t24 << 23
-    t26 = t25.to(tl.float32, bitcast=True)
-    t27 = t21 * t26
-    t28 = 1 + t22
-    t29 = t28 >> 1
-    t30 = 127 + t29
-    t31 = t30 << 23
-    t32 = t31.to(tl.float32, bitcast=True)
-    t33 = t27 * t32
-    c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t34 = c9 < t33
-    t35 = tl.where(t34, c9, t33)
-    c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t36 = t35 < c10
-    t37 = tl.where(t36, c10, t35)
-    t38 = tl.abs(mean)
-    c11 = tl.full((), 2097152.0, tl.float32)
-    t39 = c11 < t38
-    t40 = tl.where(t39, 0.0, mean)
-    c12 = tl.full((), 0.6366197466850281, tl.float32)
-    t41 = t40 * c12
-    t42 = t41 + c0
-    t43 = t42 - c0
-    t44 = t43 * -1.0
-    c13 = tl.full((), 1.57080078125, tl.float32)
-    t45 = tl.fma(t44, c13, t40)
-    c14 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t46 = tl.fma(t44, c14, t45)
-    c15 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t47 = tl.fma(t44, c15, t46)
-    t48 = t47 * t47
-    c16 = tl.full((), -0.00019500091730151325, tl.float32)
-    c17 = tl.full((), 0.00833200290799141, tl.float32)
-    t49 = tl.fma(t48, c16, c17)
-    c18 = tl.full((), -0.16666649281978607, tl.float32)
-    t50 = tl.fma(t48, t49, c18)
-    t51 = tl.fma(t48, t50, 1.0)
-    t52 = t47 * t51
-    c19 = tl.full((), 2.4370465325773694e-05, tl.float32)
-    c20 = tl.full((), -0.0013886505039408803, tl.float32)
-    t53 = tl.fma(t48, c19, c20)
-    c21 = tl.full((), 0.04166661202907562, tl.float32)
-    t54 = tl.fma(t48, t53, c21)
-    t55 = tl.fma(t48, t54, -0.5)
-    t56 = tl.fma(t48, t55, 1.0)
-    t57 = t43 * 0.25
-    t58 = c0 + t57
-    t59 = t58 - c0
-    t60 = 4.0 * t59
-    t61 = t43 - t60
-    t62 = t61 * t61
-    t63 = 1.0 == t62
-    t64 = tl.where(t63, t52, t56)
-    t65 = t64 * -1.0
-    t66 = tl.abs(t61)
-    t67 = t66 == 2.0
-    t68 = 1.0 == t61
-    t69 = t67 | t68
-    t70 = tl.where(t69, t65, t64)
-    t71 = t70 * t37
-    t72 = c9 < t71
-    t73 = tl.where(t72, c9, t71)
-    t74 = t73 < c10
-    t75 = tl.where(t74, c10, t73)
-    t76 = mean == mean
-    t77 = tl.where(t76, t75, mean)
-    t78 = t3 == t3
-    t79 = tl.where(t78, t77, t3)
-    t80 = t3 * -1.0
-    t81 = 95.0 < t80
-    t82 = tl.where(t81, 95.0, t80)
-    t83 = t80 < -150.0
-    t84 = tl.where(t83, -150.0, t82)
-    t85 = tl.fma(t84, c1, c0)
-    t86 = t85 - c0
-    t87 = tl.fma(t86, c2, t84)
-    t88 = t86 * c3
-    t89 = t87 + t88
-    t90 = tl.fma(t89, c4, c5)
-    t91 = tl.fma(t89, t90, c6)
-    t92 = tl.fma(t89, t91, c7)
-    t93 = tl.fma(t89, t92, c8)
-    t94 = t89 * t89
-    t95 = tl.fma(t93, t94, t89)
-    t96 = 1.0 + t95
-    t97 = tl.where(t83, 0.0, t96)
-    t98 = t85.to(tl.int32, bitcast=True)
-    t99 = t98 >> 1
-    t100 = t99 + 127
-    t101 = t100 << 23
-    t102 = t101.to(tl.float32, bitcast=True)
-    t103 = t97 * t102
-    t104 = t98 + 1
-    t105 = t104 >> 1
-    t106 = 127 + t105
-    t107 = t106 << 23
-    t108 = t107.to(tl.float32, bitcast=True)
-    t109 = t103 * t108
-    t110 = c9 < t109
-    t111 = tl.where(t110, c9, t109)
-    t112 = t111 < c10
-    t113 = tl.where(t112, c10, t111)
-    t114 = tl.where(t63, t56, t52)
-    t115 = t114 * -1.0
-    t116 = -1.0 == t61
-    t117 = t116 | t67
-    t118 = tl.where(t117, t115, t114)
-    t119 = t118 * -2.0
-    t120 = tl.fma(t118, t119, 1.0)
-    t121 = t120 * -1.0
-    t122 = tl.fma(t113, t121, 1.0)
-    t123 = 1.0 - t113
-    t124 = t3 < 0.5
-    t125 = tl.where(t124, t3, 0.5)
-    t126 = t125 - 0.25
-    c22 = tl.full((), -0.0011216348502784967, tl.float32)
-    c23 = tl.full((), 0.0067853424698114395, tl.float32)
-    t127 = tl.fma(t126, c22, c23)
-    c24 = tl.full((), -0.03414272516965866, tl.float32)
-    t128 = tl.fma(t126, t127, c24)
-    c25 = tl.full((), 0.1383354365825653, tl.float32)
-    t129 = tl.fma(t126, t128, c25)
-    c26 = tl.full((), -0.4239843487739563, tl.float32)
-    t130 = tl.fma(t126, t129, c26)
-    c27 = tl.full((), 0.8847968578338623, tl.float32)
-    t131 = tl.fma(t126, t130, c27)
-    t132 = t125 * t131
-    t133 = tl.where(t124, t132, t123)
-    t134 = t133 * t122
+    t1 = tl.abs(mean)
+    t2 = mean == mean
+    c0 = tl.full((), 2097152.0, tl.float32)
+    t3 = c0 < t1
+    t4 = tl.where(t0, 1.0, -1.0)
+    t5 = tl.where(t3, 0.0, mean)
+    t6 = tl.sqrt_rn(t4)
+    c1 = tl.full((), 0.6366197466850281, tl.float32)
+    t7 = t5 * c1
+    c2 = tl.full((), 12582912.0, tl.float32)
+    t8 = t7 + c2
+    t9 = t8 - c2
+    t10 = var * t6  # NaN for a negative variance
+    t11 = t10 * -1.0
+    t12 = 95.0 < t11
+    t13 = tl.where(t12, 95.0, t11)
+    t14 = t11 < -150.0
+    t15 = tl.where(t14, -150.0, t13)
+    c3 = tl.full((), 1.4426950216293335, tl.float32)
+    t16 = tl.fma(t15, c3, c2)
+    t17 = t16 - c2
+    c4 = tl.full((), -0.693145751953125, tl.float32)
+    t18 = tl.fma(t17, c4, t15)
+    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t19 = t17 * c5
+    t20 = t18 + t19
+    t21 = t16.to(tl.int32, bitcast=True)
+    t22 = t21 >> 1
+    t23 = t22 + 127
+    t24 = t23 << 23
+    t25 = t24.to(tl.float32, bitcast=True)
+    t26 = t21 + 1
+    t27 = t26 >> 1
+    t28 = 127 + t27
+    t29 = t28 << 23
+    t30 = t29.to(tl.float32, bitcast=True)
+    c6 = tl.full((), 0.001381422160193324, tl.float32)
+    c7 = tl.full((), 0.00836889911442995, tl.float32)
+    t31 = tl.fma(t20, c6, c7)
+    c8 = tl.full((), 0.04166840389370918, tl.float32)
+    t32 = tl.fma(t20, t31, c8)
+    c9 = tl.full((), 0.1666651964187622, tl.float32)
+    t33 = tl.fma(t20, t32, c9)
+    c10 = tl.full((), 0.4999999403953552, tl.float32)
+    t34 = tl.fma(t20, t33, c10)
+    t35 = t20 * t20
+    t36 = tl.fma(t34, t35, t20)
+    t37 = 1.0 + t36
+    t38 = tl.where(t14, 0.0, t37)
+    t39 = t38 * t25
+    t40 = t39 * t30
+    c11 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t41 = c11 < t40
+    t42 = tl.where(t41, c11, t40)
+    c12 = tl.full((), -3.4028234663852886e+38, tl.float32)
+    t43 = t42 < c12
+    t44 = tl.where(t43, c12, t42)
+    t45 = 1.0 - t44
+    t46 = t10 * -0.5
+    t47 = 95.0 < t46
+    t48 = tl.where(t47, 95.0, t46)
+    t49 = t46 < -150.0
+    t50 = tl.where(t49, -150.0, t48)
+    t51 = tl.fma(c3, t50, c2)
+    t52 = t51 - c2
+    t53 = tl.fma(c4, t52, t50)
+    t54 = c5 * t52
+    t55 = t53 + t54
+    t56 = t51.to(tl.int32, bitcast=True)
+    t57 = t56 >> 1
+    t58 = 127 + t57
+    t59 = t58 << 23
+    t60 = t59.to(tl.float32, bitcast=True)
+    t61 = 1 + t56
+    t62 = t61 >> 1
+    t63 = 127 + t62
+    t64 = t63 << 23
+    t65 = t64.to(tl.float32, bitcast=True)
+    t66 = tl.fma(c6, t55, c7)
+    t67 = tl.fma(t55, t66, c8)
+    t68 = tl.fma(t55, t67, c9)
+    t69 = tl.fma(t55, t68, c10)
+    t70 = t55 * t55
+    t71 = tl.fma(t69, t70, t55)
+    t72 = 1.0 + t71
+    t73 = tl.where(t49, 0.0, t72)
+    t74 = t73 * t60
+    t75 = t74 * t65
+    t76 = c11 < t75
+    t77 = tl.where(t76, c11, t75)
+    t78 = t77 < c12
+    t79 = tl.where(t78, c12, t77)
+    t80 = t10 < 0.5
+    t81 = tl.where(t80, t10, 0.5)
+    t82 = t81 - 0.25
+    c13 = tl.full((), -0.0011216348502784967, tl.float32)
+    c14 = tl.full((), 0.0067853424698114395, tl.float32)
+    t83 = tl.fma(t82, c13, c14)
+    c15 = tl.full((), -0.03414272516965866, tl.float32)
+    t84 = tl.fma(t82, t83, c15)
+    c16 = tl.full((), 0.1383354365825653, tl.float32)
+    t85 = tl.fma(t82, t84, c16)
+    c17 = tl.full((), -0.4239843487739563, tl.float32)
+    t86 = tl.fma(t82, t85, c17)
+    c18 = tl.full((), 0.8847968578338623, tl.float32)
+    t87 = tl.fma(t82, t86, c18)
+    t88 = t81 * t87
+    t89 = tl.where(t80, t88, t45)
+    t90 = t10 == t10
+    t91 = t9 * -1.0
+    c19 = tl.full((), 1.57080078125, tl.float32)
+    t92 = tl.fma(t91, c19, t5)
+    c20 = tl.full((), -4.470348358154297e-06, tl.float32)
+    t93 = tl.fma(t91, c20, t92)
+    c21 = tl.full((), 1.5893254712295857e-08, tl.float32)
+    t94 = tl.fma(t91, c21, t93)
+    t95 = t94 * t94
+    c22 = tl.full((), -0.00019500091730151325, tl.float32)
+    c23 = tl.full((), 0.00833200290799141, tl.float32)
+    t96 = tl.fma(t95, c22, c23)
+    c24 = tl.full((), -0.16666649281978607, tl.float32)
+    t97 = tl.fma(t95, t96, c24)
+    t98 = tl.fma(t95, t97, 1.0)
+    t99 = t94 * t98
+    c25 = tl.full((), 2.4370465325773694e-05, tl.float32)
+    c26 = tl.full((), -0.0013886505039408803, tl.float32)
+    t100 = tl.fma(t95, c25, c26)
+    c27 = tl.full((), 0.04166661202907562, tl.float32)
+    t101 = tl.fma(t95, t100, c27)
+    t102 = tl.fma(t95, t101, -0.5)
+    t103 = tl.fma(t95, t102, 1.0)
+    t104 = t9 * 0.25
+    t105 = c2 + t104
+    t106 = t105 - c2
+    t107 = 4.0 * t106
+    t108 = t9 - t107
+    t109 = t108 * t108
+    t110 = 1.0 == t109
+    t111 = tl.where(t110, t103, t99)
+    t112 = tl.where(t110, t99, t103)
+    t113 = t112 * -1.0
+    t114 = t111 * -1.0
+    t115 = tl.abs(t108)
+    t116 = t115 == 2.0
+    t117 = -1.0 == t108
+    t118 = t117 | t116
+    t119 = tl.where(t118, t114, t111)
+    t120 = 1.0 == t108
+    t121 = t116 | t120
+    t122 = tl.where(t121, t113, t112)
+    t123 = t122 * t79
+    t124 = c11 < t123
+    t125 = tl.where(t124, c11, t123)
+    t126 = t125 < c12
+    t127 = tl.where(t126, c12, t125)
+    t128 = tl.where(t2, t127, mean)
+    t129 = tl.where(t90, t128, t10)
+    t130 = t119 * -2.0
+    t131 = tl.fma(t119, t130, 1.0)
+    t132 = t131 * -1.0
+    t133 = tl.fma(t44, t132, 1.0)
+    t134 = t89 * t133
     t135 = 0.5 * t134
-    t136 = c9 < t135
-    t137 = tl.where(t136, c9, t135)
-    t138 = t137 < c10
-    t139 = tl.where(t138, c10, t137)
-    t140 = tl.where(t76, t139, mean)
-    t141 = tl.where(t78, t140, t3)
-    return (t79, t141)
+    t136 = c11 < t135
+    t137 = tl.where(t136, c11, t135)
+    t138 = t137 < c12
+    t139 = tl.where(t138, c12, t137)
+    t140 = tl.where(t2, t139, mean)
+    t141 = tl.where(t90, t140, t10)
+    return (t129, t141)
 
 
 @triton.jit

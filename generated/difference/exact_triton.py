@@ -32,6 +32,9 @@ __all__ = [
     "difference_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def difference_exact_forward(mean1, var1, mean2, var2):

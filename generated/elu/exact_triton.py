@@ -21,6 +21,9 @@ import triton.language as tl
 
 __all__ = ["elu_exact_backward", "elu_exact_backward_kernel", "elu_exact_forward", "elu_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def elu_exact_forward(mean, var, alpha_hi, alpha_lo):

@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["erf_exact_backward", "erf_exact_backward_kernel", "erf_exact_forward", "erf_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def erf_exact_forward(mean, var):

@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["exp_exact_backward", "exp_exact_backward_kernel", "exp_exact_forward", "exp_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def exp_exact_forward(mean, var):

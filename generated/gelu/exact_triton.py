@@ -21,6 +21,9 @@ import triton.language as tl
 
 __all__ = ["gelu_exact_backward", "gelu_exact_backward_kernel", "gelu_exact_forward", "gelu_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def gelu_exact_forward(mean, var):

@@ -26,6 +26,9 @@ __all__ = [
     "heaviside_logistic_input_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def heaviside_logistic_input_forward(mean, var):

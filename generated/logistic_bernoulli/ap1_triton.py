@@ -26,6 +26,9 @@ __all__ = [
     "logistic_bernoulli_ap1_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def logistic_bernoulli_ap1_forward(mean, var):

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2a_forward 181, logistic_transform_ap2a_backward 215
+# operations   logistic_transform_ap2a_forward 176, logistic_transform_ap2a_backward 228
 #
 # Certificate:
-#   mean        2.74 ulp of the terms, worst at mean = -303.728088, var = 67624.3047
-#   var         5.4 ulp of the terms, worst at mean = 2620.43848, var = 2000133.5
-#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
-#   dmean_dvar  2.16 ulp of the terms, worst at mean = 22201.2461, var = 143839120
-#   dvar_dmu    7.41 ulp of the terms, worst at mean = -7.26014662, var = 7.70950578e-07
-#   dvar_dvar   6.76 ulp of the terms, worst at mean = -5.82393885, var = 6.01314639e-07
-#   against exact values at 16970 points over all of float32; details in ap2a.json
+#   mean        2.83 ulp of the terms, worst at mean = -2.10840178, var = 6.8652691e-05
+#   var         7.4 ulp of the terms, worst at mean = -3.68209076, var = 0.0044153505
+#   dmean_dmu   2.25 ulp of the terms, worst at mean = 68.5167389, var = 6906.99316
+#   dmean_dvar  2.17 ulp of the terms, worst at mean = 81228.8594, var = 354424992
+#   dvar_dmu    6.56 ulp of the terms, worst at mean = -5.10078287, var = 5.35852769e-06
+#   dvar_dvar   6.12 ulp of the terms, worst at mean = 7.30183744, var = 3.49400757e-08
+#   against exact values at 16983 points over all of float32; details in ap2a.json
 """logistic_transform, variant ap2a: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 205
+# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 206
 #
 # Certificate:
-#   mean        1.48 ulp of the terms, worst at mean = -2.08040502e+17, var = 2.0581027e+33
-#   var         5.44 ulp of the terms, worst at mean = 8.12732887, var = 0.00937585533
-#   dmean_dmu   2.68 ulp of the terms, worst at mean = -2.41458493e+19, var = 2.45242651e+37
-#   dmean_dvar  3.17 ulp of the terms, worst at mean = 8.59805202, var = 0.0107145524
-#   dvar_dmu    6.86 ulp of the terms, worst at mean = 8.12928677, var = 0.0093758693
-#   dvar_dvar   6.35 ulp of the terms, worst at mean = -58859.9453, var = 37973312
-#   against exact values at 16949 points over all of float32; details in ap2b.json
+#   mean        1.47 ulp of the terms, worst at mean = -2.08029249e+17, var = 2.05788142e+33
+#   var         5.28 ulp of the terms, worst at mean = 3.48018026, var = 0.0335185714
+#   dmean_dmu   2.62 ulp of the terms, worst at mean = -6.82722257e+15, var = 1.10929363e+30
+#   dmean_dvar  3.51 ulp of the terms, worst at mean = -56.583519, var = 754.986206
+#   dvar_dmu    7.01 ulp of the terms, worst at mean = 11.6022615, var = 0.00506955385
+#   dvar_dvar   6.43 ulp of the terms, worst at mean = -0.0309099201, var = 0.000198127571
+#   against exact values at 16957 points over all of float32; details in ap2b.json
 """logistic_transform, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

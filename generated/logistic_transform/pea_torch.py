@@ -5,16 +5,16 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_pea_forward 406, logistic_transform_pea_backward 478
+# operations   logistic_transform_pea_forward 434, logistic_transform_pea_backward 507
 #
 # Certificate:
-#   mean        3.92 ulp of the terms, worst at mean = 1.36962877e-08, var = 6.9546013e-06
-#   var         7.19 ulp of the terms, worst at mean = -20.5305386, var = 32.8109932
-#   dmean_dmu   4.65 ulp of the terms, worst at mean = -4951.96631, var = 4.56102134e+10
-#   dmean_dvar  3.97 ulp of the terms, worst at mean = -0.991084814, var = 1.40128744
-#   dvar_dmu    5.95 ulp of the terms, worst at mean = 5061.10254, var = 2638322.25
-#   dvar_dvar   6.25 ulp of the terms, worst at mean = 56.4980583, var = 50.6292458
-#   against exact values at 17014 points over all of float32; details in pea.json
+#   mean        2.62 ulp of the terms, worst at mean = -2191.12378, var = 2019756.62
+#   var         6.32 ulp of the terms, worst at mean = -17.3378944, var = 7.44852972
+#   dmean_dmu   4.21 ulp of the terms, worst at mean = -84816664, var = 2.44473055e+15
+#   dmean_dvar  3.65 ulp of the terms, worst at mean = 186.92247, var = 258.165314
+#   dvar_dmu    5.97 ulp of the terms, worst at mean = 1.3996965e+13, var = 2.2520221e+25
+#   dvar_dvar   6.33 ulp of the terms, worst at mean = -17.3379135, var = 7.44853783
+#   against exact values at 16999 points over all of float32; details in pea.json
 """logistic_transform, variant pea: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

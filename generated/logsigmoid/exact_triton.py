@@ -25,6 +25,9 @@ __all__ = [
     "logsigmoid_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def logsigmoid_exact_forward(mean, var):

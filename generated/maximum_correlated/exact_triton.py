@@ -44,6 +44,9 @@ __all__ = [
     "maximum_correlated_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def maximum_correlated_exact_forward(mean1, var1, mean2, var2, cov):

@@ -21,6 +21,9 @@ import triton.language as tl
 
 __all__ = ["mish_exact_backward", "mish_exact_backward_kernel", "mish_exact_forward", "mish_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def mish_exact_forward(mean, var):

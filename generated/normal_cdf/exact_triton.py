@@ -27,6 +27,9 @@ __all__ = [
     "normal_cdf_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def normal_cdf_exact_forward(mean, var):

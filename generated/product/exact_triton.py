@@ -33,27 +33,30 @@ __all__ = [
     "product_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def product_exact_forward(mean1, var1, mean2, var2):
     t0 = mean1 == mean1
     t1 = 0.0 <= var1
-    t2 = t0 & t1
-    t3 = mean2 == mean2
-    t4 = t3 & t2
-    t5 = 0.0 <= var2
-    t6 = t5 & t4
-    t7 = tl.where(t6, 1.0, -1.0)
-    t8 = tl.sqrt_rn(t7)
-    t9 = mean1 * mean2
-    t10 = tl.where(t6, t9, t8)
-    t11 = var1 * var2
-    t12 = mean2 * var1
-    t13 = tl.fma(mean2, t12, t11)
-    t14 = mean1 * var2
-    t15 = tl.fma(mean1, t14, t13)
-    t16 = tl.where(t6, t15, t8)
-    return (t10, t16)
+    t2 = mean2 == mean2
+    t3 = 0.0 <= var2
+    t4 = t0 & t1
+    t5 = var1 * var2
+    t6 = t2 & t4
+    t7 = mean2 * var1
+    t8 = tl.fma(mean2, t7, t5)
+    t9 = mean1 * var2
+    t10 = tl.fma(mean1, t9, t8)
+    t11 = mean1 * mean2
+    t12 = t3 & t6
+    t13 = tl.where(t12, 1.0, -1.0)
+    t14 = tl.sqrt_rn(t13)
+    t15 = tl.where(t12, t11, t14)
+    t16 = tl.where(t12, t10, t14)
+    return (t15, t16)
 
 
 @triton.jit
@@ -73,37 +76,37 @@ def product_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_m
 @triton.jit
 def product_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t0 = mean1 * var2
-    t1 = 2.0 * t0
+    t1 = mean2 * var1
+    t2 = tl.fma(mean2, mean2, var2)
+    t3 = tl.fma(mean1, mean1, var1)
+    t4 = 2.0 * t1
+    t5 = 2.0 * t0
     c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t2 = t1 < c0
-    t3 = tl.where(t2, c0, t1)
+    t6 = t5 < c0
+    t7 = tl.where(t6, c0, t5)
     c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t4 = c1 < t1
-    t5 = tl.where(t4, c1, t3)
-    t6 = mean2 * grad_mean
-    t7 = tl.fma(t5, grad_var, t6)
-    t8 = tl.fma(mean2, mean2, var2)
-    t9 = t8 < c0
-    t10 = tl.where(t9, c0, t8)
-    t11 = c1 < t8
-    t12 = tl.where(t11, c1, t10)
-    t13 = 0.0 * grad_mean
-    t14 = tl.fma(t12, grad_var, t13)
-    t15 = mean2 * var1
-    t16 = 2.0 * t15
-    t17 = t16 < c0
-    t18 = tl.where(t17, c0, t16)
-    t19 = c1 < t16
-    t20 = tl.where(t19, c1, t18)
-    t21 = mean1 * grad_mean
-    t22 = tl.fma(t20, grad_var, t21)
-    t23 = tl.fma(mean1, mean1, var1)
-    t24 = t23 < c0
-    t25 = tl.where(t24, c0, t23)
-    t26 = c1 < t23
-    t27 = tl.where(t26, c1, t25)
-    t28 = tl.fma(t27, grad_var, t13)
-    return (t7, t14, t22, t28)
+    t8 = c1 < t5
+    t9 = tl.where(t8, c1, t7)
+    t10 = t4 < c0
+    t11 = tl.where(t10, c0, t4)
+    t12 = c1 < t4
+    t13 = tl.where(t12, c1, t11)
+    t14 = t3 < c0
+    t15 = tl.where(t14, c0, t3)
+    t16 = c1 < t3
+    t17 = tl.where(t16, c1, t15)
+    t18 = t2 < c0
+    t19 = tl.where(t18, c0, t2)
+    t20 = c1 < t2
+    t21 = tl.where(t20, c1, t19)
+    t22 = mean2 * grad_mean
+    t23 = tl.fma(t9, grad_var, t22)
+    t24 = 0.0 * grad_mean
+    t25 = tl.fma(t21, grad_var, t24)
+    t26 = tl.fma(t17, grad_var, t24)
+    t27 = mean1 * grad_mean
+    t28 = tl.fma(t13, grad_var, t27)
+    return (t23, t25, t28, t26)
 
 
 @triton.jit

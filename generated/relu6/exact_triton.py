@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["relu6_exact_backward", "relu6_exact_backward_kernel", "relu6_exact_forward", "relu6_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def relu6_exact_forward(mean, var):

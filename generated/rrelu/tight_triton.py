@@ -21,6 +21,9 @@ import triton.language as tl
 
 __all__ = ["rrelu_tight_backward", "rrelu_tight_backward_kernel", "rrelu_tight_forward", "rrelu_tight_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def rrelu_tight_forward(mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,

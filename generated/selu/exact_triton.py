@@ -23,6 +23,9 @@ import triton.language as tl
 
 __all__ = ["selu_exact_backward", "selu_exact_backward_kernel", "selu_exact_forward", "selu_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def selu_exact_forward(mean, var):

@@ -25,6 +25,9 @@ __all__ = [
     "sigmoid_exact_forward_kernel",
 ]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def sigmoid_exact_forward(mean, var):

@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["silu_exact_backward", "silu_exact_backward_kernel", "silu_exact_forward", "silu_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def silu_exact_forward(mean, var):

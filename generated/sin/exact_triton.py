@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["sin_exact_backward", "sin_exact_backward_kernel", "sin_exact_forward", "sin_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def sin_exact_forward(mean, var):

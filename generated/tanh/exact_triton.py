@@ -20,6 +20,9 @@ import triton.language as tl
 
 __all__ = ["tanh_exact_backward", "tanh_exact_backward_kernel", "tanh_exact_forward", "tanh_exact_forward_kernel"]
 
+#: with more, values would not stay in registers
+LANE_ELEMENTS = 2
+
 
 @triton.jit
 def tanh_exact_forward(mean, var):

@@ -160,3 +160,12 @@ def test_the_fitted_leaky_relu_reaches_the_known_objective():
     fitted = 1e-4 + (1 - 1e-4) / (1 + np.exp(-grid / t))
     kl = 0.5 * (true / fitted - 1 - np.log(true / fitted))
     assert kl.max() == pytest.approx(0.033447, abs=2e-6)
+
+
+def test_bits_that_served_one_point_are_as_good_as_those_that_the_next_would_find() -> None:
+    at_mu = np.tile([0.5, -30.0, 1e-3, -12.0, 3.0], 20)  # some take twice the bits of others
+    at_v = np.geomspace(1e-3, 40.0, at_mu.size)
+    together = evaluate(ALL, {"mu": at_mu, "v": at_v})
+    alone = [evaluate(ALL, {"mu": m, "v": w}) for m, w in zip(at_mu, at_v, strict=True)]
+    for i, one in enumerate(alone):
+        assert np.all(np.abs(together.value[:, i] - one.value) <= together.radius[:, i] + one.radius)

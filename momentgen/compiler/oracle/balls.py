@@ -26,6 +26,7 @@ __all__ = ["BallFunction", "Certified", "Scaled", "ball_function", "evaluate", "
 
 Array = npt.NDArray[np.float64]
 _MAX_BITS = 1 << 16
+_SERVED = 16  # points after which fewer bits are tried again
 
 
 class Certified(NamedTuple):
@@ -100,14 +101,23 @@ class BallFunction:
         Raises:
             ArithmeticError: if 65,536 bits do not suffice.
         """
+        return self.accurate_from(_first(relative_bits), values, relative_bits, floor_bits)[0]
+
+    def accurate_from(
+        self, bits: int, values: Sequence[float], relative_bits: int = 60, floor_bits: int | None = 200
+    ) -> tuple[list[arb], int]:
+        """As :meth:`accurate`, tried with ``bits`` first, and with how many bits it took.
+
+        Raises:
+            ArithmeticError: as :meth:`accurate`.
+        """
         precision = ctx.prec
-        bits = max(64, relative_bits + 32)
         try:
             while True:
                 ctx.prec = bits
                 balls = self(*values)
                 if all(_good(b, relative_bits, floor_bits) for b in balls):
-                    return balls
+                    return balls, bits
                 bits *= 2
                 if bits > _MAX_BITS:
                     at = ", ".join(f"{n} = {_shown(v)}" for n, v in zip(self.names, values, strict=True))
@@ -116,6 +126,11 @@ class BallFunction:
                     raise ArithmeticError(f"{_MAX_BITS} bits do not determine {', '.join(bad)} at {at}")
         finally:
             ctx.prec = precision
+
+
+def _first(relative_bits: int) -> int:
+    """Bits to try first."""
+    return max(64, relative_bits + 32)
 
 
 def evaluate(
@@ -139,8 +154,14 @@ def evaluate(
     function, points, shape = _prepare(expr, values)
     value = np.empty((len(function.exprs), len(points)))
     radius = np.empty_like(value)
+    least = start = _first(relative_bits)
+    served = 0  # points in a row for which the bits to start with were enough
     for i, point in enumerate(points):
-        for row, ball in enumerate(function.accurate(point, relative_bits)):
+        balls, bits = function.accurate_from(start, point, relative_bits)
+        served = served + 1 if bits == start else 0
+        start = bits if served < _SERVED else max(start // 2, least)
+        served %= _SERVED
+        for row, ball in enumerate(balls):
             number = float(ball)
             value[row, i] = number
             # float() rounds the midpoint to within an ulp; mag_t -> float rounds up.
