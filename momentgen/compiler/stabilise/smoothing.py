@@ -32,6 +32,7 @@ _ORDER = 10  # derivatives of F in the small form
 _TERMS = 14
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
+_CHUNK = 1 << 17  # numbers at a time, so that they stay in the cache
 
 
 def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:
@@ -145,8 +146,9 @@ class Side:
         used = np.abs(values) > 0
         nodes, values = nodes[used], values[used]
         result = np.array(self._outer(u, v, power, high))
-        for start in range(0, u.size, 1000):
-            part = slice(start, start + 1000)
+        rows = max(_CHUNK // max(nodes.size, 1), 1)
+        for start in range(0, u.size, rows):
+            part = slice(start, start + rows)
             sigma = np.sqrt(v[part])[:, None]
             z = (u[part][:, None] - nodes) / sigma
             density = np.exp(-z * z / 2) * (values / math.sqrt(2 * math.pi)) / sigma
