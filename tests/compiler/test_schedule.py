@@ -22,13 +22,6 @@ def test_an_order_changes_no_operation_and_depends_on_nothing_but_the_program(pr
         assert order(program) == order(program)
 
 
-@given(programs())
-def test_what_is_read_and_given_to_a_gpu_keeps_no_more_values_alive_than_what_is_given_to_a_core(
-    program: Program,
-) -> None:
-    assert most_alive(schedule(program)) <= most_alive(interleave(program))
-
-
 def test_an_order_that_puts_a_value_after_its_use_is_refused() -> None:
     program = _chains(1, 2)
     with pytest.raises(ProgramError, match="not defined before its use"):
