@@ -21,8 +21,8 @@ _PER_CYCLE = 2.0  # operations that begin in a cycle
 _MANY = 4
 #: two elements of so many values alive stay in the 255 registers of a GPU's thread
 _ALIVE_OF_TWO = 100
-#: with so many alive at most, a core gains by four vectors side by side (measured on two threads that share a core)
-_ALIVE_OF_FOUR = 48
+#: with so many alive at most, a core gains by vectors side by side (measured on one with 32 vector registers)
+_VECTORS = {4: 48, 2: 220}
 
 
 def reorder(program: Program, order: Sequence[int]) -> Program:
@@ -78,8 +78,9 @@ def two_fit(program: Program) -> bool:
 
 
 def vectors(program: Program) -> int:
-    """How many vectors of elements a core does best to work on side by side, in this order: 1 or 4."""
-    return 4 if most_alive(program) <= _ALIVE_OF_FOUR else 1
+    """How many vectors of elements a core does best to work on side by side, in this order: 1, 2 or 4."""
+    alive = most_alive(program)
+    return next((count for count, most in _VECTORS.items() if alive <= most), 1)
 
 
 def schedule(program: Program) -> Program:
