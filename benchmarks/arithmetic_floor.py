@@ -1,0 +1,112 @@
+"""The least time that a kernel's arithmetic can take on this processor, over a memory copy of the same bytes.
+
+For each kernel, a loop that does as many multiplications (fused ones with them), additions, divisions and roots an
+element as the kernel, all independent of each other and all in registers: no chain to wait for, no load, store, select
+or integer operation.  No order of the kernel's operations takes less.  Copy, floor and kernel take turns in one run, on
+arrays that stay in the cache; on larger ones the copy is slower than the arithmetic and says nothing about it.
+
+    python benchmarks/arithmetic_floor.py [--rules relu] [--rounds 60] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+import torch
+from _common import console, environment, interleaved_medians, save
+from cpu_ops import contestants_for
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+import momentgen.generated
+from momentgen.compiler.native import compile_c
+
+ELEMENTS = 1 << 16
+#: statements of the generated C, and the operation that the processor does for each; __builtin_fmaf counts as one
+#: multiplication, since it takes the same place in the same pipe
+_STATEMENTS = {
+    "div": re.compile(r"= \S+ / \S+;"),
+    "sqrt": re.compile(r"= __builtin_sqrtf\("),
+    "mul": re.compile(r"= \S+ \* \S+;|= __builtin_fmaf\("),
+    "add": re.compile(r"= \S+ [+-] \S+;"),
+}
+_INSTRUCTION = {"mul": "vmulps", "add": "vaddps", "div": "vdivps", "sqrt": "vsqrtps"}
+_REGISTERS = 28  # accumulators, so that none is needed again before its result is there
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rules", default="relu", help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        parser.error(f"needs a processor with AVX-512, this one has {torch.backends.cpu.get_cpu_capability()}")
+
+    rows = []
+    table = Table("rule", "variant", "direction", *_STATEMENTS, "floor", "kernel", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for rule in arguments.rules.split(","):
+        op = getattr(momentgen.generated, rule)
+        for variant in ("exact", "tight"):
+            for direction in ("forward", "backward"):
+                counts = count(rule, variant, direction)
+                contestants = contestants_for(op, variant, direction, ELEMENTS)
+                turns = {name: contestants[name] for name in ("copy", "kernel")}
+                seconds = interleaved_medians({**turns, "floor": floor(counts)}, rounds=arguments.rounds)
+                over_copy = {name: round(seconds[name] / seconds["copy"], 3) for name in ("floor", "kernel")}
+                row = {"rule": rule, "variant": variant, "direction": direction, "operations": counts}
+                rows.append({**row, "over_copy": over_copy})
+                shown = [f"{over_copy[name]:.2f} ×" for name in ("floor", "kernel")]
+                table.add_row(rule, variant, direction, *map(str, counts.values()), *shown)
+    console.print(table)
+    found = {"environment": environment(), "rounds": arguments.rounds, "elements": ELEMENTS, "results": rows}
+    save("arithmetic_floor", found)
+
+
+def count(rule: str, variant: str, direction: str) -> dict[str, int]:
+    """Floating point operations of each kind in the generated C of a kernel, an element."""
+    source = (files(momentgen.generated) / rule / f"{variant}.c").read_text()
+    body = source.split(f"{rule}_{variant}_{direction}_element(", 1)[1].split("\n}\n", 1)[0]
+    lines = [line for line in body.splitlines() if "const float " in line]
+    return {name: sum(bool(pattern.search(line)) for line in lines) for name, pattern in _STATEMENTS.items()}
+
+
+def floor(counts: dict[str, int]) -> Callable[[], object]:
+    """A call that does so many operations for each of ``ELEMENTS`` elements, 16 at a time, and nothing else."""
+    rest = dict(counts)
+    body = []
+    while any(rest.values()):  # the kinds in turns, so that every pipe has work all the time
+        kind = max(rest, key=lambda name: rest[name] / counts[name] if counts[name] else 0.0)
+        rest[kind] -= 1
+        body.append(f"{_INSTRUCTION[kind]} %%zmm31, %%zmm{{}}, %%zmm{{}}\\n")
+    lines = []
+    for index, text in enumerate(body):
+        register = index % _REGISTERS
+        both = text.replace("%%zmm31, ", "") if "sqrt" in text else text
+        lines.append(f'            "{both.format(register, register)}"')
+    clobbered = ", ".join(f'"xmm{i}"' for i in range(_REGISTERS))
+    source = f"""#include <stdint.h>
+void arithmetic(int64_t n)
+{{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t i = 0; i < n; i += 16)
+        __asm__ volatile(
+{chr(10).join(lines)}
+            : : : {clobbered});
+}}
+"""
+    function = compile_c(source).arithmetic
+    function.argtypes = [ctypes.c_int64]
+    return functools.partial(function, ELEMENTS)
+
+
+if __name__ == "__main__":
+    main()
