@@ -21,8 +21,8 @@ _PER_CYCLE = 2.0  # operations that begin in a cycle
 _MANY = 4
 #: two elements of so many values alive stay in the 255 registers of a GPU's thread
 _ALIVE_OF_TWO = 100
-#: with so many alive at most, a core of 32 vector registers gains by four vectors side by side: up to 40 % on all threads;
-#: with more, it stores and loads what does not fit
+#: with so many alive at most, a core of 32 vector registers gains by four vectors side by side, up to 40 % on all
+#: threads; with more, it stores and loads what does not fit
 _ALIVE_OF_FOUR = 40
 
 
