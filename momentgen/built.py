@@ -68,6 +68,11 @@ class Built:
         return float(self.certificate["goal"][self.unit])
 
     @property
+    def way(self) -> str:
+        """The strategy that the exact moments are by; empty for approximations."""
+        return str(self.certificate.get("method", {}).get("way", ""))
+
+    @property
     def bounds(self) -> dict[str, float]:
         """Output or partial -> the largest error certified, in :attr:`unit`."""
         return {name: float(bound[self.unit]) for name, bound in self.certificate["bounds"].items()}

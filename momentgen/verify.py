@@ -11,7 +11,7 @@ error up to 2 % beyond its bound is reported as such; one further beyond, or abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -168,7 +168,7 @@ def verify(
     results: list[VariantCheck] = []
     for rule, variants in plan:
         reporter.started(rule.name, "")
-        stables = _stables(rule) if any(built.inputs for built in variants) else {}
+        stables = _stables(rule, variants) if any(built.inputs for built in variants) else {}
         for built in variants:
             reporter.started(rule.name, built.variant)
             if not built.inputs:
@@ -182,9 +182,10 @@ def verify(
     return tuple(results)
 
 
-def _stables(rule: Rule) -> dict[str, Stable]:
-    joint = len(rule.inputs) > 1 or rule.noise is not None
-    stables = stabilise_joint(derive_joint(rule)) if joint else stabilise(derive(rule))
+def _stables(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
+    if len(rule.inputs) > 1 or rule.noise is not None:
+        return {stable.variant: stable for stable in stabilise_joint(derive_joint(rule))}
+    stables = stabilise(derive(rule), way=next((built.way for built in variants if built.way), ""))
     return {stable.variant: stable for stable in stables}
 
 

@@ -6,7 +6,7 @@ Nothing is written to disk here; :mod:`momentgen.build` does that.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
@@ -31,7 +31,7 @@ from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
-from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
+from momentgen.compiler.stabilise import Stable, approximations, stabilise_joint, ways
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols
@@ -93,33 +93,61 @@ def compile_rule(
     Raises:
         BuildError: naming the rule, the stage and the cause.
     """
+    evidence = evidence or Evidence(rule.name)
     progress("derive")
     if len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
         progress("stabilise")
-        stables = stabilise_joint(joint)
+        compiled = [_compile_variant(rule, stable, progress, evidence) for stable in stabilise_joint(joint)]
     else:
         derivation = derive(rule)
         progress("stabilise")
-        stables = stabilise(derivation)
+        compiled = _compile_first(rule, ways(derivation), progress, evidence)
+        compiled += [_compile_variant(rule, stable, progress, evidence) for stable in approximations(derivation)]
     files: dict[str, str] = {}
     summaries: list[VariantSummary] = []
     programs_of: dict[str, tuple[Program, Program]] = {}
-    for stable in stables:
-        compiled = _compile_variant(rule, stable, progress, evidence or Evidence(rule.name))
+    for one in compiled:
+        stable = one.stable
         progress(f"emit {stable.variant}")
-        header = _header(rule, compiled)
-        programs = programs_of[stable.variant] = (compiled.forward, compiled.backward)
+        header = _header(rule, one)
+        programs = programs_of[stable.variant] = (one.forward, one.backward)
         files[f"{stable.variant}.c"] = render_c(programs, header)
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
         summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
         files[f"{stable.variant}_torch.py"] = render_torch(stable, header, summary)
-        files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, compiled), indent=1) + "\n"
-        bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in compiled.bounds.items()}
-        operations = {"forward": compiled.forward.operations, "backward": compiled.backward.operations}
+        files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, one), indent=1) + "\n"
+        bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
+        operations = {"forward": one.forward.operations, "backward": one.backward.operations}
         summaries.append(VariantSummary(stable.variant, bounds, operations))
-    files["__init__.py"] = render_module(rule, tuple(s.variant for s in stables), header_digest=rule.digest)
+    files["__init__.py"] = render_module(rule, tuple(one.stable.variant for one in compiled), header_digest=rule.digest)
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
+
+
+def _compile_first(
+    rule: Rule, tried: Iterable[tuple[Stable, ...]], progress: Progress, evidence: Evidence
+) -> list[_Compiled]:
+    """The variants by the first way that reaches the accuracy asked; one that promises less than the first is none.
+
+    Raises:
+        BuildError: if none does; says by how much each misses it.
+    """
+    misses: list[tuple[str, BuildError]] = []
+    promised: set[tuple[str, float]] = set()
+    for stables in tried:
+        goals = {(stable.unit, stable.goal) for stable in stables}
+        promised = promised or goals
+        if goals != promised:
+            continue
+        try:
+            return [_compile_variant(rule, stable, progress, evidence) for stable in stables]
+        except BuildError as miss:
+            misses.append((stables[0].way, miss))
+        progress("stabilise")
+    if len(misses) == 1:
+        raise misses[0][1]
+    shown = "".join(f"\n  {way}: stage {miss.stage}, {miss.cause}" for way, miss in misses)
+    raise BuildError(rule.name, misses[-1][1].stage, f"no way to the moments of f reaches the accuracy asked:{shown}")
 
 
 def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> _Compiled:
@@ -344,6 +372,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         },
         "method": {
             "how": stable.doc,
+            **({"way": stable.way} if stable.way else {}),
             "truth": "rigorous ball arithmetic or quadrature, rounded to float64",
             "points": compiled.points,
             "settings": list(stable.settings),

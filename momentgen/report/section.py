@@ -159,7 +159,8 @@ _LEFT = {
 
 def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
     """MathML of mean and variance, the legend, and remarks where they are not closed or too long."""
-    if subject.derivation.mean is None:
+    derivation = subject.derivation
+    if derivation.mean is None or derivation.second is None or derivation.var is None:
         return (
             [],
             [],

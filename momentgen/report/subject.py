@@ -62,7 +62,7 @@ def subject_of(rule: Rule, package: Path) -> Subject:
     derivation = derive(rule)
     (exact,) = (
         stable
-        for stable in stabilise(dataclasses.replace(derivation, rule=_exact_only(rule)))
+        for stable in stabilise(dataclasses.replace(derivation, rule=_exact_only(rule)), built[EXACT].way)
         if stable.variant == EXACT
     )
     kernels = {name: CommittedKernel(variant, rule.defaults) for name, variant in built.items()}

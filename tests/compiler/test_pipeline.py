@@ -98,13 +98,13 @@ def test_what_cannot_be_compiled_names_rule_and_stage(rule: Callable[[], Rule], 
 
 
 def test_a_float64_form_that_misses_the_goal_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(derivation: Derivation) -> list[Stable]:
+    def spoiled(derivation: Derivation) -> list[tuple[Stable]]:
         (stable,) = stabilise(derivation)
         wrong = Graph(("mean", "var"))
         wrong.output("mean", wrong.mul(wrong.input("mean"), wrong.const(1)))  # right on one side only
         wrong.output("var", wrong.input("var"))
-        return [replace(stable, forward64=wrong)]
+        return [(replace(stable, forward64=wrong),)]
 
-    monkeypatch.setattr(pipeline, "stabilise", spoiled)
+    monkeypatch.setattr(pipeline, "ways", spoiled)
     with pytest.raises(BuildError, match="float64 form's mean misses the goal"):
         compile_rule(quick())

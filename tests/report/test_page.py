@@ -120,6 +120,12 @@ def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Pat
     assert "two inputs" in "".join(read(render_page([section])).text)
 
 
+def test_a_rule_whose_second_moment_has_no_closed_form_says_so_in_its_section() -> None:
+    (rule,) = load_rules(RULES / "normal_cdf.py")
+    section = section_of(rule, GENERATED)
+    assert any("outside the closed algebra" in note for note in section.notes)
+
+
 def test_times_come_from_the_benchmark_or_are_said_to_be_missing() -> None:
     text = "".join(read(render_page([heaviside()], costs=costs_from(SHARE, Path("share.json")))).text)
     assert "2.5 / 3.5" in text

@@ -32,8 +32,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise import (
@@ -55,7 +55,7 @@ from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
-__all__ = ["OUTPUTS", "PARTIALS", "Stable", "stabilise", "stabilise_joint"]
+__all__ = ["OUTPUTS", "PARTIALS", "Stable", "approximations", "stabilise", "stabilise_joint", "ways"]
 
 
 @dataclass(frozen=True)
@@ -102,35 +102,69 @@ _STRATEGIES = (
 )
 
 
-def stabilise(derivation: Derivation) -> tuple[Stable, ...]:
-    """All variants of a derived rule, ``exact`` first.
+def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
+    """All variants of a derived rule, ``exact`` first: by the first way that serves, or by the one named ``way``.
 
     Raises:
         BuildError: if no strategy covers the rule; says of each why it does not.
     """
-    if derivation.base is not None:
-        (base,) = (stable for stable in _exact(derivation.base) if stable.variant == "exact")
-        return (rescaled_variant(derivation, base), *formula.stable_variants(derivation))
-    return (*_exact(derivation), *formula.stable_variants(derivation), *logistic_input.stable_variants(derivation))
+    stables = next(ways(derivation, way), None)
+    if stables is None:
+        raise BuildError(derivation.rule.name, "stabilise", f"expected f to be served {way}, and it is not")
+    return (*stables, *approximations(derivation))
 
 
-def _exact(derivation: Derivation) -> list[Stable]:
-    """The variants that the first strategy that serves gives."""
+def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
+    """The variants that are a derived rule's own moments, by every strategy that serves, the cheapest kernels first.
+
+    A strategy that serves by what f is may still miss the accuracy asked, which only lowering and certifying shows.
+    With ``way``, by the strategy of that name alone.
+
+    Raises:
+        BuildError: if no strategy covers the rule; says of each why it does not.
+    """
+    if derivation.base is None:
+        yield from _exact(derivation, way)
+        return
+    for stables in _exact(derivation.base, way):
+        (base,) = (stable for stable in stables if stable.variant == "exact")
+        yield (rescaled_variant(derivation, base),)
+
+
+def approximations(derivation: Derivation) -> list[Stable]:
+    """The variants that approximate a derived rule's moments, or are of another input.
+
+    Raises:
+        BuildError: if one has no form in float32 primitives.
+    """
+    of_logistic = logistic_input.stable_variants(derivation) if derivation.base is None else []
+    return [*formula.stable_variants(derivation), *of_logistic]
+
+
+def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
+    """The variants that each strategy gives that serves, one strategy after the other."""
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
     refusals: list[str] = []
-    for strategy in _STRATEGIES:
+    served = False
+    for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
         try:
             cause = strategy.why_not(derivation)
-            if cause is None:
-                variants = list(strategy.variants(derivation))
-                if variants:
-                    return variants
-                cause = "the rule's accuracy asks for none of its variants"
+            variants = [] if cause else list(strategy.variants(derivation))
         except BuildError as error:
-            cause = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"
-        if f"{strategy.what}: {cause}" not in refusals:
-            refusals.append(f"{strategy.what}: {cause}")
-    rule = derivation.rule
-    shown = "".join(f"\n  {refusal}" for refusal in refusals)
-    raise BuildError(rule.name, "stabilise", f"expected f to be served by one of these ways, got:{shown}\n ", rule.f)
+            cause, variants = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`", []
+        if variants:
+            served = True
+            yield tuple(replace(stable, way=strategy.what) for stable in variants)
+            continue
+        refusal = f"{strategy.what}: {cause or 'the accuracy that the rule asks for is of none of its variants'}"
+        if refusal not in refusals:
+            refusals.append(refusal)
+    if not served:
+        shown = "".join(f"\n  {refusal}" for refusal in refusals)
+        raise BuildError(
+            derivation.rule.name,
+            "stabilise",
+            f"expected f to be served by one of these ways, got:{shown}\n ",
+            derivation.rule.f,
+        )

@@ -6,6 +6,7 @@ r"""f(u + d) - f(u) on a graph without cancellation, however small d is: exact i
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,10 +26,34 @@ _BOUND = 80.0  # of exponents
 _EDGE = mpmath.mpf(1) / 2  # up to where exp(y) - 1 is a polynomial
 
 
-def plain(expr: sp.Expr) -> sp.Expr:
-    """``expr`` by the functions that are covered; partial fractions where it is rational."""
+def plain(expr: sp.Expr, towards: int = 0) -> sp.Expr:
+    """``expr`` by the functions that are covered; partial fractions where it is rational in x or in an exponential.
+
+    Args:
+        expr: in ``x``.
+        towards: 1 for a branch that reaches to infinity, -1 to minus infinity: exponentials are written as decaying
+            there, since quotients and products of growing ones overflow on the way to a small value.
+    """
     expr = expr.rewrite(sp.exp) if expr.has(sp.tanh, sp.sinh, sp.cosh) else expr
-    return sp.apart(expr, x) if expr.is_rational_function(x) and expr.has(x) else expr
+    if expr.is_rational_function(x):
+        return sp.apart(expr, x) if expr.has(x) else expr
+    return _by_decaying(expr, towards) if towards else expr
+
+
+def _by_decaying(expr: sp.Expr, towards: int) -> sp.Expr:
+    """A sum of x^k r_k(E), E = exp(-towards c x), each r_k in partial fractions; other expressions as they are."""
+    found = [e for e in expr.atoms(sp.exp) if e.has(x)]
+    rates = [e.args[0] / x for e in found]
+    if not found or not all(rate.is_Rational for rate in rates):
+        return expr
+    unit = functools.reduce(sp.gcd, map(abs, rates))
+    power = sp.Dummy("E", positive=True)
+    powers = {e: power ** (-towards * rate / unit) for e, rate in zip(found, rates, strict=True)}
+    top, bottom = sp.fraction(sp.cancel(sp.together(expr.subs(powers))))
+    if not (top.is_polynomial(x, power) and bottom.is_polynomial(power)) or bottom.has(x):
+        return expr
+    terms = ((k, sp.apart(c / bottom, power)) for (k,), c in sp.Poly(top, x).terms())
+    return sp.Add(*(x**k * c.subs(power, sp.exp(-towards * unit * x)) for k, c in terms))
 
 
 def unknown_function(expr: sp.Expr) -> str | None:

@@ -71,8 +71,11 @@ class QuadratureWriter(SurrogateWriter):
         if atoms.lows[0] == -1:  # the mean grows with sigma, and atoms that are much alike there round alike
             graph.suspects |= self.behind([table[n] for table in self.tables for n in (-1, 0)])
         self.kinks, self.slopes, self.rule = kinks, slopes, rule
-        self.branches = tuple(plain(b) for b in branches)
-        self.derivatives = [[plain(sp.diff(b, x, n)) for n in (1, 2)] for b in branches]
+        ways = [-1, *[0] * (len(branches) - 2), 1]
+        self.branches = tuple(plain(b, way) for b, way in zip(branches, ways, strict=True))
+        self.derivatives = [
+            [plain(sp.diff(b, x, n), w) for n in (1, 2)] for b, w in zip(self.branches, ways, strict=True)
+        ]
         g, zero, one = graph, graph.const(0), graph.const(1)
         # The form not chosen is evaluated where it is finite.
         self.small = g.select(self.near, self.v, g.const(atoms.switch))

@@ -57,6 +57,7 @@ class Stable:
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
+        way: the strategy that it is by; empty for approximations, which are taken as they are.
     """
 
     variant: str
@@ -85,6 +86,7 @@ class Stable:
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
+    way: str = ""
 
     @property
     def accepted(self) -> float:

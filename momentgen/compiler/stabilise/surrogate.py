@@ -198,6 +198,10 @@ def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Fou
     """The atoms chosen, with what else their form is made of."""
     if f.left is None or f.right is None:
         raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    if not chosen.taus:
+        raise BuildError(
+            f.name, "stabilise", "expected a tolerance that is nowhere 0, as that of steps is far out", f.pieces
+        )
     mean, second = chosen.fits[0], (chosen.fits[1], chosen.fits[-1])
     tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]
     lows = mean.low, second[0].low

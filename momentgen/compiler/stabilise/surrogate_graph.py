@@ -16,8 +16,10 @@ On the right side of the centre u runs the other way: coefficients of even order
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mpmath
@@ -33,6 +35,7 @@ from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 __all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "build_graph"]
 
 F64 = npt.NDArray[np.float64]
+_SHORT = 0.05  # v* below which the local form takes f's length as its unit
 
 
 @dataclass(frozen=True)
@@ -284,29 +287,42 @@ class SurrogateWriter:
         """The mean on either side of v*: where f is smooth, the same."""
         return self.mean()
 
+    @cached_property
+    def unit(self) -> mpmath.mpf:
+        """A power of two near f's length where that is short: squares of high derivatives would overflow otherwise."""
+        short = self.precision.scaled and self.atoms.switch < _SHORT
+        return mpmath.mpf(2) ** round(math.log2(self.atoms.switch) / 2) if short else mpmath.mpf(1)
+
+    def local_gain(self, k: int) -> int:
+        """unit^(k-1) D_k, with the line's slope."""
+        gain = self.gain(k)
+        return gain if k == 1 or self.unit == 1 else self.g.mul(gain, self.g.const(self.unit ** (k - 1)))
+
+    def local_step(self, k: int) -> int:
+        """v/(k unit²)."""
+        return self.g.mul(self.little, self.g.const(1 / (k * self.unit**2)))
+
     def local_variance(self) -> int:
         """v (D_1² + v/2 (D_2² + v/3 (...)))."""
         g, total = self.g, self.g.const(0)
         for k in range(self.atoms.terms, 0, -1):
-            d = self.gain(k)
-            total = g.madd(d, d, g.mul(g.mul(self.little, g.const(mpmath.mpf(1) / (k + 1))), total))
+            d = self.local_gain(k)
+            total = g.madd(d, d, g.mul(self.local_step(k + 1), total))
         return g.mul(self.little, total)
 
     def local_partials(self) -> dict[str, int]:
         g, v = self.g, self.little
         by_mu, by_v = g.const(0), g.const(0)
         for k in range(self.atoms.terms, 0, -1):
-            step = g.mul(v, g.const(mpmath.mpf(1) / (k + 1)))
-            by_mu = g.madd(self.gain(k), self.gain(k + 1), g.mul(step, by_mu))
+            by_mu = g.madd(self.local_gain(k), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_mu))
         for k in range(self.atoms.terms, -1, -1):
-            step = g.mul(v, g.const(mpmath.mpf(1) / (k + 1)))
-            by_v = g.madd(self.gain(k + 1), self.gain(k + 1), g.mul(step, by_v))
+            by_v = g.madd(self.local_gain(k + 1), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_v))
             if k:
-                by_v = g.madd(self.gain(k), self.gain(k + 2), by_v)
+                by_v = g.madd(self.local_gain(k), self.local_gain(k + 2), by_v)
         return {
             "dmean_dmu": self.gain(1),
             "dmean_dvar": g.mul(g.const(0.5), self.d(2)),
-            "dvar_dmu": g.mul(g.mul(g.const(2), v), by_mu),
+            "dvar_dmu": g.mul(g.mul(g.const(2 / self.unit), v), by_mu),
             "dvar_dvar": by_v,
         }
 

@@ -1,0 +1,114 @@
+"""Several ways may serve a rule: the first that reaches the accuracy asked is taken, and a certificate says which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sympy as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from momentgen.compiler import pipeline
+from momentgen.compiler.derive import derive
+from momentgen.compiler.evidence import Evidence
+from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.stabilise import Stable, stabilise, ways
+from momentgen.compiler.stabilise.increments import plain
+from momentgen.errors import BuildError
+from momentgen.rule import Accuracy, Rule
+from momentgen.symbols import x
+
+SMOOTH = Rule("smooth", f=sp.tanh(x))
+
+
+WAYS = ("smooth, by polynomials", "smooth, by a ladder of atoms")
+
+
+@pytest.mark.slow
+def test_ways_come_in_the_order_of_the_strategies_and_carry_their_names() -> None:
+    assert [tuple(stable.way for stable in stables) for stables in ways(derive(SMOOTH))] == [(way,) for way in WAYS]
+
+
+def test_a_way_can_be_asked_for_by_its_name_and_is_missed_by_name() -> None:
+    (stable,) = stabilise(derive(SMOOTH), WAYS[1])
+    assert stable.way == WAYS[1]
+    with pytest.raises(BuildError, match="with kinks, by quadrature"):
+        stabilise(derive(SMOOTH), "with kinks, by quadrature")
+
+
+def first(misses: Sequence[str], tried: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> object:
+    """What comes of ways of these names, some of which miss the accuracy."""
+
+    def compiled(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+        if stable.way in misses:
+            raise BuildError(rule.name, "certify", f"the variance is off by {len(stable.way)} tolerances")
+        return str(stable.way)
+
+    monkeypatch.setattr(pipeline, "_compile_variant", compiled)
+    stables: Any = ((SimpleNamespace(way=way, unit="tolerance", goal=1.0),) for way in tried)
+    return pipeline._compile_first(SMOOTH, stables, lambda stage: None, Evidence("smooth"))
+
+
+def test_a_way_that_misses_the_accuracy_gives_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert first([], WAYS, monkeypatch) == [WAYS[0]]
+    assert first(WAYS[:1], WAYS, monkeypatch) == [WAYS[1]]
+
+
+def test_a_way_that_promises_less_is_not_taken_instead() -> None:
+    """Else a rule that asks for a third of an ulp would get a tolerance."""
+    rule = Rule("strict", f=sp.Max(x, 0), accuracy=Accuracy(ulp={"exact": 0.3}))
+    with pytest.raises(BuildError, match=r"expected at most 0\.3"):
+        pipeline.compile_rule(rule)
+
+
+def test_where_all_ways_miss_the_error_says_by_how_much_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BuildError) as error:
+        first(WAYS, WAYS, monkeypatch)
+    for way in WAYS:
+        assert f"{way}: stage certify, the variance is off by {len(way)} tolerances" in str(error.value)
+    with pytest.raises(BuildError, match=r"^rule smooth, stage certify: the variance is off by 28 tolerances$"):
+        first(WAYS, WAYS[1:], monkeypatch)
+
+
+@pytest.mark.parametrize("towards", [1, -1])
+@pytest.mark.parametrize(
+    "f",
+    [
+        sp.tanh(x),
+        sp.diff(sp.tanh(x), x),
+        x * sp.tanh(x) ** 2,
+        x / (1 + sp.exp(-x)),
+        x**2 * (sp.exp(x / 2) - 1) / (sp.exp(x) + 3),
+    ],
+    ids=str,
+)
+def test_quotients_of_exponentials_are_written_as_decaying_and_stay_equal(f: sp.Expr, towards: int) -> None:
+    written = plain(f, towards)
+    for rate in (e.args[0] / x for e in written.atoms(sp.exp)):
+        assert rate * towards < 0
+    for point in (sp.Rational(-7, 3), sp.Rational(1, 9), sp.Integer(5)):
+        assert abs(sp.N((written - f).subs(x, point), 30)) < 1e-25
+
+
+@pytest.mark.slow
+@given(ratio=st.floats(-3.0, 3.0), share=st.floats(0.0, 1.0))
+def test_a_short_scale_changes_nothing_but_the_units(ratio: float, share: float) -> None:
+    """Moments of f(1000 x) at (mu, v) are those of f at (1000 mu, 10^6 v)."""
+    long, short = _root(), _root(1000)
+    mean, var = ratio, 1e-6 + share
+    for name, unit in (("dmean_dmu", 1e3), ("dmean_dvar", 1e6), ("dvar_dmu", 1e3), ("dvar_dvar", 1e6)):
+        wide = evaluate_float64(long.partials64, {"mean": mean, "var": var})[long.partials64.outputs[name]]
+        thin = evaluate_float64(short.partials, {"mean": mean / 1e3, "var": var / 1e6})[short.partials.outputs[name]]
+        assert abs(thin / unit - wide) < 2e-5, name
+
+
+_ROOTS: dict[int, Stable] = {}
+
+
+def _root(rate: int = 1) -> Stable:
+    if rate not in _ROOTS:
+        (_ROOTS[rate],) = stabilise(derive(Rule("root", f=sp.sqrt(1 + (rate * x) ** 2))))
+    return _ROOTS[rate]
