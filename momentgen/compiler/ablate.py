@@ -8,39 +8,17 @@ cheapest error per operation saved first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.lower import lower
 from momentgen.compiler.orders import orders_of
 from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
+from momentgen.compiler.trials import Calibration, Trial, Trials
 
 __all__ = ["Calibration", "Choice", "choose"]
 
 _MANY = 300  # suspects: a graph that names more is the general fallback's, and too slow to be tried node by node
 _LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head", "tail"})
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Points at one setting of the parameters, and a measure of error there.
-
-    Attributes:
-        inputs: name -> float32 array.
-        params: what the program's parameters are set to (hi and lo words).
-        real: what the graph's parameters are set to.
-        error: output name, computed float32 array, and where to look if not everywhere -> largest error, in the unit of
-            the goal.
-    """
-
-    inputs: Mapping[str, npt.NDArray[np.float32]]
-    params: Mapping[str, float]
-    real: Mapping[str, float]
-    error: Callable[..., float]
 
 
 @dataclass(frozen=True)
@@ -61,8 +39,7 @@ class Choice:
 
 class _Search:
     def __init__(self, graph: Graph, name: str, calibrations: Sequence[Calibration]) -> None:
-        self.graph, self.name, self.calibrations = graph, name, calibrations
-        self.trials = 0
+        self.graph = graph
         self.seen: dict[frozenset[int], Trial] = {}
         orders: dict[int, int] = {}
         for calibration in calibrations:
@@ -70,6 +47,7 @@ class _Search:
             found = orders_of(graph, evaluate_float64(graph, points))
             orders = {k: w if orders.get(k, w) == w else 0 for k, w in found.items()}
         self.orders = orders
+        self.trials = Trials(graph, name, orders, calibrations)
         self.varying = self._varying()
         self.fixed = self.always()
 
@@ -97,29 +75,9 @@ class _Search:
         known = self.seen.get(double)
         if known is not None:
             return known
-        self.trials += 1
-        program = lower(self.graph, self.name, double | self.fixed, self.orders, check=False)
-        run = compile_program(program)
-        worst = dict.fromkeys(self.graph.outputs, 0.0)
-        for calibration in self.calibrations:
-            result = run(calibration.inputs, calibration.params)
-            for output in worst:
-                worst[output] = max(worst[output], calibration.error(output, result[output]))
-        trial = self.seen[double] = Trial(double, worst, program.operations)
+        trial = self.trials.measure(double | self.fixed)
+        trial = self.seen[double] = Trial(double, trial.error, trial.operations)
         return trial
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One choice of double-floats, its error per output, and its operations."""
-
-    double: frozenset[int]
-    error: Mapping[str, float]
-    operations: int
-
-    @property
-    def worst(self) -> float:
-        return max(self.error.values())
 
 
 def choose(
@@ -142,8 +100,8 @@ def choose(
     everything, nothing = search.try_(frozenset(candidates)), search.try_(frozenset())
 
     def chosen(trial: Trial) -> Choice:
-        double = trial.double | search.fixed
-        return Choice(double, search.orders, trial.error, everything.error, nothing.error, search.trials, tuple(order))
+        double, tried = trial.double | search.fixed, search.trials.tried
+        return Choice(double, search.orders, trial.error, everything.error, nothing.error, tried, tuple(order))
 
     if nothing.worst <= goal:
         return chosen(nothing)
