@@ -148,7 +148,7 @@ class _Roles:
             self._by_depth.append(roles)
 
     def split(self, part: Part) -> list[Part]:
-        """The smaller parts of a part: by the first difference between roles, or else the earlier and the later half."""
+        """The parts of a part: by the first difference between roles, or else the earlier and the later half."""
         for roles in self._by_depth:
             groups: dict[int, list[int]] = {}
             for index in part:
