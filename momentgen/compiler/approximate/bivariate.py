@@ -161,7 +161,7 @@ def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
             fits.append(known[key])
             if np.abs(known[key][1]).max() > 1.0:  # no use in the other
                 break
-        error = float(sum(np.abs(found) for _, found in fits).max())
+        error = float(np.max(sum(np.abs(found) for _, found in fits)))
         if error <= 1.0:
             best = Bivariate(_powers(fits[0][0], 0), _powers(fits[1][0], 1), error)
             low = middle
