@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from momentgen.build import default_output
 from momentgen.built import Built, CommittedKernel, check_source, read_built
+from momentgen.compiler.certify import kept
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.points import Points, near_points, points_at, seed_of
-from momentgen.compiler.sampling import Sampler, joined, sampler_of
+from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
@@ -218,7 +219,7 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
                 worst.append(np.argsort(error)[-12:])
             if round_ == 0:
                 chosen = np.unique(np.concatenate(worst))
-                batch = _kept(sampler, sampler.neighbours(tuple(array[chosen] for array in batch), seed))
+                batch = kept(sampler, sampler.neighbours(tuple(array[chosen] for array in batch), seed))
     promises += _less_than_proven(built.certificate.get("facts", {}), stable.facts)
     checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
     return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
@@ -283,9 +284,4 @@ def _points(built: Built, stable: Stable, setting: Mapping[str, float], points: 
     if built.is_univariate:
         groups.append(near_points(tuple(stable.focus(setting)), points // 4, own))
         groups.append(points_at(tuple(stable.places(setting)), points // 4, own))
-    return _kept(sampler, joined(groups))
-
-
-def _kept(sampler: Sampler, batch: Points) -> Points:
-    inside = sampler.in_domain(*batch)
-    return tuple(array[inside] for array in batch)
+    return kept(sampler, joined(groups))

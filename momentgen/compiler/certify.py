@@ -30,7 +30,7 @@ from momentgen.compiler.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL,
 from momentgen.errors import BuildError
 from momentgen.rule_inputs import moment_names, partial_names
 
-__all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kernel_params", "measure", "measure_at"]
+__all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
 _HARD = 150  # points an output that the next attempt is calibrated on
@@ -179,7 +179,7 @@ class Known:
         key = tuple(setting.values())
         if key not in self._at:
             sampler = sampler_of(stable.forward.inputs)
-            found = _kept(sampler, sampler.certification(stable, setting, points, seed))
+            found = kept(sampler, sampler.certification(stable, setting, points, seed))
             self._at[key] = found, stable.truth(*found, setting)
         return self._at[key]
 
@@ -206,7 +206,7 @@ def measure(
             return runner(*at, params)
 
         fixed, values = known.at(stable, setting, points, seed)
-        batch = _kept(sampler, sampler.worst(stable, run, setting, seed))
+        batch = kept(sampler, sampler.worst(stable, run, setting, seed))
         exact = stable.truth(*batch, setting)
         batch = joined([fixed, batch])
         exact = {name: np.concatenate([values[name], exact[name]]) for name in exact}
@@ -227,7 +227,7 @@ def measure(
             if beyond:
                 missed.append(_at(batch, np.unique(np.concatenate(beyond))))
             if round_ == 0:
-                batch = _kept(sampler, sampler.neighbours(_at(batch, np.concatenate(worst)), seed))
+                batch = kept(sampler, sampler.neighbours(_at(batch, np.concatenate(worst)), seed))
                 exact = stable.truth(*batch, setting)
         if missed:  # no use in the other settings: the program has to change
             hard.append((setting, joined(missed)))
@@ -239,7 +239,8 @@ def _at(points: Points, index: npt.NDArray[Any]) -> Points:
     return tuple(array[index] for array in points)
 
 
-def _kept(sampler: Sampler, points: Points) -> Points:
+def kept(sampler: Sampler, points: Points) -> Points:
+    """The points that lie in the domain that bounds are certified on."""
     return _at(points, sampler.in_domain(*points))
 
 
@@ -256,7 +257,7 @@ def measure_at(
     """
     if not at[0].size:
         return Measured(measured.bounds, measured.points, ())
-    points = _kept(sampler_of(stable.forward.inputs), at)
+    points = kept(sampler_of(stable.forward.inputs), at)
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings if points[0].size else ():
         stable = stable.at(setting)

@@ -17,6 +17,7 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
 from momentgen.compiler.stabilise import stabilise
 from momentgen.compiler.stabilise.activation import Line, analyse
+from momentgen.compiler.stabilise.algebraic import find_ladder
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.increments import Increments
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT64
@@ -77,6 +78,26 @@ def test_an_increment_keeps_its_digits_however_small_the_step(expr: sp.Expr, ste
         exact = call(mpmath.mpf(start) + mpmath.mpf(step)) - call(mpmath.mpf(start))
         assert mpmath.almosteq(computed, exact, rel_eps=2e-14)
         assert mpmath.almosteq(evaluate_mpmath(graph, {"u": start, "d": step})["change"], exact, rel_eps=1e-15)
+
+
+def test_the_increment_of_a_cubic_far_from_0_is_as_exact_as_beside_it() -> None:
+    cubic = sp.expand(sp.Rational(3, 7) * (x - 90) ** 3 - 2 * (x - 90) + sp.Rational(1, 3))
+    graph = Graph(("u", "d"))
+    fits: list[object] = []
+    increments = Increments(graph, graph.input("u"), graph.input("d"), FLOAT64, fits, centre=90.0)  # type: ignore[arg-type]
+    value, change = increments.value(cubic), increments.difference(cubic)
+    graph.output("value", value)
+    graph.output("change", change)
+    start = np.linspace(88.7, 91.3, 27)
+    for step in (1e-9, -0.03, 1.2):
+        rows = evaluate_float64(graph, {"u": start, "d": np.full_like(start, step)})
+        for i, at in enumerate(start.tolist()):
+            with mpmath.workdps(40):
+                u, d = mpmath.mpf(at), mpmath.mpf(step)
+                f = [sp.lambdify(x, e, "mpmath") for e in (cubic, sp.diff(cubic, x))]
+                size = max(abs(f[1](u)), 1)
+                assert abs(rows[value][i] - f[0](u)) < 4e-16 * 4
+                assert abs(rows[change][i] - (f[0](u + d) - f[0](u))) < 1e-15 * abs(d) * (size + 4 * abs(d))
 
 
 def test_the_float64_form_of_a_slow_tail_is_within_the_fits_share_of_the_tolerance() -> None:
@@ -180,7 +201,18 @@ def test_the_float64_form_is_right_beyond_the_points_that_its_atoms_were_fitted_
             assert stable.measure(name, computed, exact[name], mean, var).max() < 0.2, name
 
 
+def test_of_the_atoms_of_a_fast_tail_one_alone_is_felt_at_any_sigma() -> None:
+    f = analyse("f", split(_cubic(8)), {})
+    found = find_ladder(f, GeneralTruth(f), ((8, 5),), 0.7, 0, 0.7)
+    assert found.share < 1
+    low, second = found.atoms.lows
+    for table, lowest in ((found.atoms.mean, low), *((t, second) for t in found.atoms.second)):
+        lasting = table[:, : 1 - lowest]
+        assert lasting[0].any()
+        assert not lasting[1:].any()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(1, 15))
 def test_a_random_piecewise_cubic_with_an_exponential_tail_is_certified(seed: int) -> None:
     _within_tolerance(_cubic(seed))

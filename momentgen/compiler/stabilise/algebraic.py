@@ -49,8 +49,6 @@ _FINE = ((22, 6),)
 _FIRST, _FIRST_SMOOTHED, _WIDENING, _LAST = (0.2, 0.35, 0.5, 0.8), (0.8, 1.0), (2.0, 3.0), (0.1, 0.3, 1.0)
 _PROMISING, _HOPELESS = 3.0, 3.0
 _ENDED = 7.0  # roots of its variance, where an atom has ended
-#: what an atom that grows costs over one that does not; a slow tail needs them, elsewhere they may not cancel
-_GROWTH = 5.0
 _TERMS = 12
 _SHARE = 0.15  # of the variance's tolerance, left to the local form's truncation
 _SWITCHES = (2.0, 1.6, 1.3, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)  # in units of length²
@@ -118,10 +116,10 @@ def find_ladder(
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=1e-9, atol=1e-3 * float(seconds[0].allowed.min()))
     targets = [(mean_target(f, truth, u, start), start), *((t, switch) for t in (seconds[:1] if even else seconds))]
 
-    growth = 1.0 if f.algebraic else _GROWTH
+    lasting = None if f.algebraic else 1  # a slow tail needs several
 
     def fit(taus: tuple[float, ...], high: int, rounds: int) -> list[AtomFit]:
-        return [fit_ladder(target, tuple(tau + v for tau in taus), high, rounds, growth) for target, v in targets]
+        return [fit_ladder(target, tuple(tau + v for tau in taus), high, rounds, lasting) for target, v in targets]
 
     return found_atoms(f, choose_atoms(choices, spreads, fit, promising=_PROMISING), switch, terms)
 

@@ -10,6 +10,7 @@ Sums of them have the closed forms of ``exponentials`` from a variance v* on, an
 cut off; v* is the lowest of a few at which no closed form loses what single floats have to spare.
 
 Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice that the angle counts as 0.
+Exponentials are measured up to there as well: further out b mu + b² v/2, where it is small, has lost its last digits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.entire_graph import Writer
-from momentgen.compiler.stabilise.entire_measure import ElementaryTruth, RelativeMeasure, SumTruth, TermsMeasure, Within
+from momentgen.compiler.stabilise.entire_measure import (
+    TURNED,
+    ElementaryTruth,
+    RelativeMeasure,
+    SumTruth,
+    TermsMeasure,
+    Within,
+)
 from momentgen.compiler.stabilise.entire_sums import Closed, SumWriter
 from momentgen.compiler.stabilise.exponentials import Moment, Terms, exponential_terms
 from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
@@ -43,6 +51,7 @@ F64 = npt.NDArray[np.float64]
 _SPREAD = ("var", "dvar_dmu", "dvar_dvar")
 _PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of 1/b², b the largest rate: variances at which the series may end
 _MOST = 20  # terms of it
+_SQUARED = 2.0**64  # the largest mean that a polynomial is measured at: its square overflows
 
 
 # --- recognition -----------------------------------------------------------------
@@ -203,18 +212,20 @@ def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     parts = _parts(f)
     bounded = parts is not None and parts[0] != "exp"
     amplitude, rate = (float(parts[1]), float(parts[2])) if parts is not None else (1.0, 1.0)
+    edge = _SQUARED if parts is None else TURNED / abs(rate)
     graphs, fits = _graphs(lambda writer, outputs: _one(f, writer))
     return Stable(
         variant="exact",
-        truth=ElementaryTruth(_outputs(derivation), bounded, abs(rate)),
+        truth=ElementaryTruth(_outputs(derivation), bounded, edge),
         measure=RelativeMeasure(bounded, amplitude, rate),
         goal=1.0,
         aim=0.8,
         unit="tolerance",
         slack=MEAN,
-        reach=1e6 / abs(rate) if bounded else math.inf,
+        reach=edge if bounded else math.inf,
         box={"mu": (-30.0, 30.0), "log2_var": (-40.0, 6.0)},
         fits=tuple(dict.fromkeys(fits)),
+        domain={"mean": f"0 or 2^-126 <= |mean| <= {edge:g}"},
         doc="moments in closed form, 1 - exp(-y) by a fitted polynomial where y is small",
         **graphs,
     )
@@ -276,10 +287,10 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
         aim=0.8,
         unit="tolerance",
         slack=MEAN,
-        reach=1e6 / rate,
+        reach=TURNED / rate,
         box={"mu": (-30.0 / rate, 30.0 / rate), "log2_var": (-40.0, 6.0 - 2 * math.log2(rate))},
         fits=tuple(dict.fromkeys(fits)),
-        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= 1e6"},
+        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= {TURNED:g}"},
         facts=facts,
         doc="moments in closed form; the variance at small variances by its Hermite series, whose terms are positive",
         **graphs,

@@ -18,12 +18,12 @@ from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.stabilise.stable import ErrorMeasure
 
-__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
+__all__ = ["TURNED", "ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 _LARGEST = 3.4028234e38
-_TURNED = 1e6  # angles up to there are reduced
+TURNED = 1e6  # angles up to there are reduced, and exponents measured
 _OVERFLOWS = 600.0  # of an exponent
 
 
@@ -64,7 +64,7 @@ class RelativeMeasure:
             error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
         beyond = ~(np.abs(exact) < _LARGEST)
         if self.bounded:  # angles are reduced up to there
-            beyond |= np.abs(self.rate * mean.astype(np.float64)) > _TURNED
+            beyond |= np.abs(self.rate * mean.astype(np.float64)) > TURNED
         return np.where(beyond, 0.0, np.where(np.isfinite(computed), error, np.inf))
 
 
@@ -190,20 +190,20 @@ class Within:
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         turned = self.rate * np.abs(mean.astype(np.float64)) + self.rate_var * var.astype(np.float64)
-        return np.where(turned > _TURNED, 0.0, self.measure(output, computed, exact, mean, var))
+        return np.where(turned > TURNED, 0.0, self.measure(output, computed, exact, mean, var))
 
 
 class ElementaryTruth(ClosedFormTruth):
-    """Exact values from rigorous balls; beyond the range of float64 infinite, not evaluated; survives pickling."""
+    """Exact values from rigorous balls; for |mean| beyond ``edge`` infinite, not evaluated; survives pickling."""
 
-    def __init__(self, outputs: dict[str, Any], bounded: bool, rate: float) -> None:
+    def __init__(self, outputs: dict[str, Any], bounded: bool, edge: float) -> None:
         super().__init__(outputs, ())
-        self.bounded, self.rate = bounded, rate
+        self.bounded, self.edge = bounded, edge
 
     def __call__(self, mean: F32, var: F32, params: Any) -> dict[str, F64]:
         mu, v = mean.astype(np.float64), var.astype(np.float64)
-        # Angles beyond 1e6 are not measured, and all is 0 where exp(-v/2) is; exponentials overflow there.
-        inside = np.abs(self.rate * mu) <= _TURNED
+        # All is 0 where exp(-v/2) is; exponentials overflow there.
+        inside = np.abs(mu) <= self.edge
         v = np.minimum(v, 1e4) if self.bounded else v
         result = {name: np.full(mean.shape, np.inf) for name in self.names}
         if inside.any():
@@ -228,7 +228,7 @@ class SumTruth:
 
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         mu, v = mean.astype(np.float64), var.astype(np.float64)
-        near = self.rate * np.abs(mu) + self.rate_var * v <= _TURNED
+        near = self.rate * np.abs(mu) + self.rate_var * v <= TURNED
         result: dict[str, F64] = {}
         for closed, exponents in self.groups:
             inside = near & (np.max([p * mu + q * v for p, q in exponents], axis=0) < _OVERFLOWS)

@@ -1,12 +1,15 @@
 r"""f(u + d) - f(u) on a graph without cancellation, however small d is: exact identities of differences.
 
 Δ(a + b) = Δa + Δb,   Δ(a b) = a Δb + (b + Δb) Δa,   Δ(1/a) = -Δa/(a (a + Δa)),
-Δ sqrt a = Δa/(sqrt(a + Δa) + sqrt a),   Δ exp a = exp(a) (exp(Δa) - 1).
+Δ sqrt a = Δa/(sqrt(a + Δa) + sqrt a),   Δ exp a = exp(a) (exp(Δa) - 1),   Δ p = d (p'(u) + d (p''(u)/2 + d (...))).
+
+A polynomial that is all of f is taken in powers of x less a centre: written in powers of x it cancels between kinks.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -104,19 +107,31 @@ class Increments:
         step: the node d.
         precision: of the graph.
         fits: takes the polynomials used.
+        centre: a float32 number amid the points; polynomials are taken about it.
     """
 
-    def __init__(self, graph: Graph, start: int, step: int, precision: GraphPrecision, fits: list[Polynomial]) -> None:
-        self.g, self.precision, self.fits = graph, precision, fits
+    def __init__(
+        self,
+        graph: Graph,
+        start: int,
+        step: int,
+        precision: GraphPrecision,
+        fits: list[Polynomial],
+        centre: float = 0.0,
+    ) -> None:
+        self.g, self.precision, self.fits, self.centre = graph, precision, fits, centre
         self._seen: dict[sp.Expr, _Change] = {x: _Change(start, graph.add(start, step), step)}
 
     def value(self, expr: sp.Expr) -> int:
         """``expr`` at u."""
-        return self._of(expr).before
+        return self._whole(expr).before
 
     def difference(self, expr: sp.Expr) -> int:
         """``expr`` at u + d less ``expr`` at u."""
-        return self._of(expr).change
+        return self._whole(expr).change
+
+    def _whole(self, expr: sp.Expr) -> _Change:
+        return self._polynomial(expr, self.centre) if expr.is_polynomial(x) else self._of(expr)
 
     def _of(self, expr: sp.Expr) -> _Change:
         """All three.
@@ -134,6 +149,8 @@ class Increments:
             with mpmath.workdps(50):
                 number = g.const(mpmath.mpf(sp.N(expr, 50)))
             return _Change(number, number, g.const(0))
+        if expr.is_polynomial(x) and sp.degree(expr, x) > 1:
+            return self._polynomial(expr, 0.0)
         if isinstance(expr, sp.Add):
             terms = [self._of(term) for term in expr.args]
             total = terms[0]
@@ -152,6 +169,22 @@ class Increments:
         if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
             return self._power(expr.base, expr.exp)
         raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
+
+    def _polynomial(self, expr: sp.Expr, centre: float) -> _Change:
+        """In powers of x - centre, and the change in powers of the step."""
+        g, at = self.g, self._seen[x]
+        row = sp.Poly(expr.subs(x, x + sp.Rational(centre)), x).all_coeffs()[::-1]
+        start, end = (g.sub(point, g.const(centre)) if centre else point for point in (at.before, at.after))
+
+        def written(coefficients: list[sp.Expr], point: int) -> int:
+            with mpmath.workdps(50):
+                return g.horner(point, [mpmath.mpf(sp.N(c, 50)) for c in coefficients])
+
+        change = g.const(0)
+        for k in reversed(range(1, len(row))):
+            taylor = written([math.comb(n, k) * c for n, c in enumerate(row)][k:], start)
+            change = g.madd(change, at.change, taylor) if k < len(row) - 1 else taylor
+        return _Change(written(row, start), written(row, end), g.mul(change, at.change))
 
     def _product(self, a: _Change, b: _Change) -> _Change:
         g = self.g

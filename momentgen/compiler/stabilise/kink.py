@@ -6,6 +6,7 @@ Puts together the forms of :mod:`momentgen.compiler.stabilise.forms`, the graphs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,9 +34,9 @@ _VARIANTS = {"exact": (2.2e-8, True), "tight": (1e-9, False)}
 _ROOM = 0.93
 #: the aim as a share of the goal: a sampled maximum of 1.7 was 1.94 over all inputs
 _AIM = 0.8
-#: (reach, factors): exp(-reach²/2) is 2^-252, 2^-268 and 2^-390; the second where an output is of the order 1/v, the
-#: third where one is of the order v²
-_REACH, _REACH_INVERSE_VARIANCE, _REACH_SQUARED_VARIANCE = (18.6875, 2), (19.25, 4), (23.25, 4)
+#: (reach, factors): exp(-reach²/2) is 2^-252 and 2^-268; the second where an output is of the order 1/v
+_REACH, _REACH_INVERSE_VARIANCE = (18.6875, 2), (19.25, 4)
+_BEYOND = 134  # binary places below 1 that outputs of a higher degree are followed to
 
 
 def sign_function(form: OutputForm, parameters: tuple[str, ...]) -> str:
@@ -120,9 +121,10 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
         scalars = SignScalars(sign_function(forms["mean"], names), names)
     measure, facts = _measure(forms, [{k: mpmath.mpf(w) for k, w in at.items()} for at in settings_of(rule)])
     variants = []
-    reach = (_REACH_SQUARED_VARIANCE if forms["mean"].power > 1 else _REACH)[0]
+    degree = forms["mean"].power
+    reach = (_reach_of_powers(degree) if degree > 1 else _REACH)[0]
     for name, goal in rule.accuracy.ulp.items():
-        if name != "exact" and forms["mean"].power > 1:  # 2 ulp of v² take 785 operations where 8 take 202
+        if name != "exact" and degree > 1:  # 2 ulp of v² take 785 operations where 8 take 202
             continue
         graphs = [build_graph(forms, defaults, _float32(forms, o, *_VARIANTS[name]), o) for o in (OUTPUTS, PARTIALS)]
         fits = [polynomial for _, made in graphs for polynomial in made]
@@ -168,10 +170,21 @@ def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) ->
 
 def _float32(forms: Mapping[str, OutputForm], outputs: tuple[str, ...], fit: float, lean: bool) -> Precision:
     powers = [forms[o].power for o in outputs]
-    reach, factors = (
-        _REACH_SQUARED_VARIANCE if max(powers) > 2 else _REACH_INVERSE_VARIANCE if min(powers) <= -2 else _REACH
-    )
+    reach, factors = _REACH_INVERSE_VARIANCE if min(powers) <= -2 else _REACH
+    if forms["mean"].power > 1:
+        reach, factors = _reach_of_powers(forms["mean"].power)
     return Precision(fit=fit, reach=reach, scaled=True, factors=factors, lean=lean)
+
+
+def _reach_of_powers(degree: int) -> tuple[float, int]:
+    """Reach and factors where the variance is of the order sigma^(2 degree), up to 2^(128 degree).
+
+    >>> _reach_of_powers(2)
+    (23.25, 4)
+    """
+    places = 128 * degree + _BEYOND
+    factors = 1 << (2 * degree - 1).bit_length()  # a power of two, so that shifting divides the exponent
+    return math.floor(16 * math.sqrt(2 * math.log(2) * places)) / 16, factors
 
 
 def _near_sign_change(scalars: SignScalars | None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-r"""One-kink rules of degree 2 (squared ReLU): their outputs from the values that ``kink_graph`` shares.
+r"""One-kink rules of degree 2 and higher (squared ReLU): their outputs from the values that ``kink_graph`` shares.
 
-Such an output is sigma^p·(C0(t) + z·2^n), p <= 4, with C0 a polynomial in t whose powers differ from p by even numbers,
-so that C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow; three things keep what float32 holds:
+Such an output is sigma^p·(C0(t) + z·2^n), p <= 2 degree, with C0 a polynomial in t whose powers differ from p by even
+numbers, so that C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow; three things keep what float32
+holds:
 
-- z meets the powers of the variance taken down by a power of two, and gets that back together with 2^n, last;
+- z meets the powers of the variance taken down by a power of two, which it gets back together with its share of 2^n;
 - where C0's part may exceed the result, both are taken 2^-10 times as large and the result 2^10 times;
 - what overflows even so is the largest number.
 
@@ -25,12 +26,11 @@ import sympy as sp
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.forms import OutputForm, T
 from momentgen.compiler.ulp import LARGEST, is_normal, unit
-from momentgen.errors import BuildError
 
 __all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
 
 _SPARE = mpmath.mpf(2) ** 10
-_SCALE = 68  # binary places that a variance above 2^40 is taken down by
+_SCALE = 72  # binary places that a variance above 2^40 is taken down by; a multiple of the factors over v's power
 
 
 class Scaled(Protocol):
@@ -65,13 +65,7 @@ class Shared(Protocol):
 
 
 def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> int:
-    """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs.
-
-    Raises:
-        BuildError: for powers beyond 4.
-    """
-    if power > 4:
-        raise BuildError("", "stabilise", f"expected a degree of at most 2, got sigma to the power {power}")
+    """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs."""
     g, one = shared.g, shared.g.const(1)
     huge = g.lt(g.const(mpmath.mpf(2) ** 40), shared.v)
     wide = g.both(
@@ -82,13 +76,14 @@ def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> i
     lead = leads[0] if len(leads) == 1 else g.select(shared.negative, leads[1], leads[0])
     count = power // 2
     scaled = g.mul(shared.v, g.select(huge, g.const(mpmath.ldexp(1, -_SCALE)), one))
-    for step in [scaled] * count + [shared.sigma] * (power % 2):
-        z = g.mul(step, z)
-    # Evenly, so that z grows or shrinks all the way: what overflows before the end does so in the end.
+    steps = [scaled] * count + [shared.sigma] * (power % 2)
     factors = shared.factors() or [one]
     back = g.select(huge, g.const(mpmath.ldexp(1, _SCALE * count // len(factors))), one)
-    for i, factor in enumerate(factors):
-        z = g.mul(z, g.mul(g.mul(factor, back), one if i else down))
+    # Evenly, so that z grows or shrinks all the way: what overflows before the end does so in the end.
+    for i, step in enumerate(steps):
+        for k in range(i * len(factors) // len(steps), (i + 1) * len(factors) // len(steps)):
+            step = g.mul(step, g.mul(g.mul(factors[k], back), one if k else down))
+        z = g.mul(step, z)
     total = g.mul(g.add(lead, z), g.select(wide, g.const(_SPARE), one))
     # Where both terms overflow their sum is no number; the sign is C0's.
     top = _top(shared)

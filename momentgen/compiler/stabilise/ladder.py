@@ -174,8 +174,19 @@ def ladder(count: int, first: float, last: float, widening: float, start: float)
     return tuple(float(np.float32((first * (last / first) ** p) ** 2 - start)) for p in position)
 
 
-def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int, growth: float = 1.0) -> AtomFit:
-    """The coefficients for atoms of given variances, orders ``target.low`` to ``high``, as in ``fit_atoms``."""
+def fit_ladder(
+    target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int, lasting: int | None = None
+) -> AtomFit:
+    """The coefficients for atoms of given variances, orders ``target.low`` to ``high``, as in ``fit_atoms``.
+
+    Args:
+        target: what to fit.
+        taus: variances.
+        high: the highest order.
+        rounds: of Lawson's iteration.
+        lasting: how many of the variances, from the smallest, have the orders up to 0, which do not fade as sigma
+            grows; None: all.  What several of them differ by cancels there; of one, nothing does.
+    """
     low, count = target.low, len(taus)
     orders = range(low, high + 1)
     tables = [atoms(target.u, tau, low, high + 2) for tau in taus]
@@ -183,16 +194,16 @@ def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds:
     blocks = [np.stack([t[n + j] for t in tables for n in orders], 1) * scale for j in range(3)]
     matrix = np.concatenate([b / a[:, None] for b, a in zip(blocks, target.allowed.T, strict=True)])
     wanted = (target.values / target.allowed).T.ravel()
-    start, free = _tied(target, taus, len(orders), scale)
+    start, free = _tied(target, taus, len(orders), scale, count if lasting is None else lasting)
     unit = float(target.allowed[:, 0].min())
-    ridge = _ROUNDING / unit * np.array([growth if n < 0 else 1.0 for _ in taus for n in orders])
+    ridge = _ROUNDING / unit
     inner = matrix @ free
     rest = wanted - matrix @ start
     weights = np.ones(len(wanted))
     best = math.inf, start
     for _ in range(rounds):
         root = np.sqrt(weights)
-        left = np.concatenate([inner * root[:, None], ridge[:, None] * free])
+        left = np.concatenate([inner * root[:, None], ridge * free])
         right = np.concatenate([rest * root, -ridge * start])
         solution = start + free @ least_squares(left, right)
         error = np.abs(matrix @ solution - wanted)
@@ -210,13 +221,14 @@ def fit_ladder(target: LadderTarget, taus: tuple[float, ...], high: int, rounds:
     return AtomFit(low, (solution * scale).reshape(count, len(orders)), (value, first, second), share)
 
 
-def _tied(target: LadderTarget, taus: tuple[float, ...], orders: int, scale: F64) -> tuple[F64, F64]:
+def _tied(target: LadderTarget, taus: tuple[float, ...], orders: int, scale: F64, lasting: int) -> tuple[F64, F64]:
     """All scaled coefficients that grow as they should: start + free @ z; those of the first variance follow."""
     tied = len(target.far)
     size = len(taus) * orders
-    start, free = np.zeros(size), np.delete(np.eye(size), range(tied), axis=1)
+    start, free = np.zeros(size), np.eye(size)
     for column, total in enumerate(target.far):
         start[column] = total / scale[column]
         for k in range(1, len(taus)):
-            free[column] -= free[k * orders + column] * scale[k * orders + column] / scale[column]
-    return start, free
+            free[column, k * orders + column] = -scale[k * orders + column] / scale[column]
+    absent = [k * orders + column for k in range(lasting, len(taus)) for column in range(1 - target.low)]
+    return start, np.delete(free, [*range(tied), *absent], axis=1)

@@ -42,6 +42,7 @@ _HOPELESS = 3.0
 #: of the goal, at calibration; atoms that grow cancel worst where the mean is near 0, which few points see
 _AIM, _AIM_GROWING = 0.9, 0.7
 _SIZE = 1.5  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
+_UNITS = 40 * 2.0**-24  # of L²: what the sums of dV/dv = E f'² + Cov(f, f'') round, beside what is allowed to it
 
 
 def why_not(derivation: Derivation) -> str | None:
@@ -109,6 +110,9 @@ def _choose(
     for share in _SWITCHES:
         switch = float(np.float32(share * f.length**2))
         if min(f.lipschitz * math.sqrt(switch), f.span / 2) > _SIZE:
+            continue
+        zero = np.zeros(1)
+        if measure.allowed("dvar_dvar", zero, zero, zero + switch)[0] < _UNITS * f.lipschitz**2:
             continue
         for rule in _RULES:
             local = build.local_error(switch, rule, measure, truth)

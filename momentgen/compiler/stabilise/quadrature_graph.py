@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -68,14 +69,16 @@ class QuadratureWriter(SurrogateWriter):
         precision: GraphPrecision,
     ) -> None:
         super().__init__(graph, atoms, precision, held=True)
-        if atoms.lows[0] == -1:  # the mean grows with sigma, and atoms that are much alike there round alike
-            graph.suspects |= self.behind([table[n] for table in self.tables for n in (-1, 0)])
+        growing = [table for k, table in enumerate(self.tables) if atoms.grows(k)]
+        if growing:  # the mean grows with sigma, and atoms that are much alike there round alike
+            graph.suspects |= self.behind([table[n] for table in growing for n in (-1, 0)])
         self.kinks, self.slopes, self.rule = kinks, slopes, rule
-        ways = [-1, *[0] * (len(branches) - 2), 1]
-        self.branches = tuple(plain(b, way) for b, way in zip(branches, ways, strict=True))
+        towards = [-1, *[0] * (len(branches) - 2), 1]
+        self.branches = tuple(map(plain, branches, towards))
         self.derivatives = [
-            [plain(sp.diff(b, x, n), w) for n in (1, 2)] for b, w in zip(self.branches, ways, strict=True)
+            [plain(sp.diff(b, x, n), end) for n in (1, 2)] for b, end in zip(self.branches, towards, strict=True)
         ]
+        self.centres = _centres(kinks)
         g, zero, one = graph, graph.const(0), graph.const(1)
         # The form not chosen is evaluated where it is finite.
         self.small = g.select(self.near, self.v, g.const(atoms.switch))
@@ -109,9 +112,9 @@ class QuadratureWriter(SurrogateWriter):
         below = g.select(g.lt(value, low), low, value)
         return g.select(g.lt(high, below), high, below)
 
-    def between(self, start: int, step: int) -> Increments:
-        """Expressions between two points."""
-        return Increments(self.g, start, step, self.precision, self.fits)
+    def between(self, start: int, step: int, branch: int) -> Increments:
+        """Expressions between two points of a branch."""
+        return Increments(self.g, start, step, self.precision, self.fits, self.centres[branch])
 
     # --- where mu is among the branches --------------------------------------------
     @cached_property
@@ -142,8 +145,8 @@ class QuadratureWriter(SurrogateWriter):
         ups, totals = [], []
         for q, (gap, jump) in enumerate(zip(self.gaps, jumps, strict=True)):
             (start, away), (_, beyond) = self.bases[q], self.bases[q + 1]
-            ups.append(self.between(start, g.sub(gap, away)).difference(exprs[q]))
-            down = self.between(g.const(self.kinks[q]), g.sub(beyond, gap)).difference(exprs[q + 1])
+            ups.append(self.between(start, g.sub(gap, away), q).difference(exprs[q]))
+            down = self.between(g.const(self.kinks[q]), g.sub(beyond, gap), q + 1).difference(exprs[q + 1])
             totals.append(g.add(g.add(ups[-1], g.const(jump)), down))
         offsets = []
         for p in range(len(exprs)):
@@ -184,14 +187,14 @@ class QuadratureWriter(SurrogateWriter):
                 z = g.madd(half, g.const(place), middle)
                 share = g.mul(g.mul(half, g.const(weight)), self.density(z))
                 step = g.sub(g.mul(self.sigma, z), away)
-                between = self.between(start, step)
+                between = self.between(start, step, i)
                 change = g.add(offsets[i], between.difference(branch))
                 whole = g.add(whole, share)
                 rows = [g.mul(share, change)]
                 values = [(share, change), (rows[0], change)]
                 if derivatives:
                     slope = g.add(slope_offsets[i], between.difference(slopes[i]))
-                    curve = self.between(g.add(start, step), zero).value(self.derivatives[i][1])
+                    curve = self.between(g.add(start, step), zero, i).value(self.derivatives[i][1])
                     part = g.mul(share, slope)
                     values += [(share, slope), (part, slope), (part, change), (share, curve), (rows[0], curve)]
                 totals = [g.madd(one, two, total) for (one, two), total in zip(values, totals, strict=True)]
@@ -213,7 +216,7 @@ class QuadratureWriter(SurrogateWriter):
     def here(self, exprs: Sequence[sp.Expr]) -> int:
         """A function at mu."""
         g, zero = self.g, self.g.const(0)
-        values = [self.between(base, zero).value(expr) for (base, _), expr in zip(self.bases, exprs, strict=True)]
+        values = [self.between(base, zero, i).value(exprs[i]) for i, (base, _) in enumerate(self.bases)]
         chosen = values[-1]
         for gap, value in reversed(list(zip(self.gaps, values[:-1], strict=True))):
             chosen = g.select(g.lt(zero, gap), value, chosen)
@@ -278,6 +281,12 @@ class QuadratureWriter(SurrogateWriter):
             if name in ("dmean_dmu", "dvar_dmu"):
                 value = g.mul(self.turn, value)
             g.output(name, g.select(self.near, close[name], value))
+
+
+def _centres(kinks: tuple[float, ...]) -> list[float]:
+    """A float32 number amid each branch; of the outer ones their kink."""
+    middles = [float(np.float32((low + high) / 2)) for low, high in pairwise(kinks)]
+    return [float(np.float32(kinks[0])), *middles, float(np.float32(kinks[-1]))]
 
 
 def build_quadrature(

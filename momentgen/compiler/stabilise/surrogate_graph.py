@@ -82,6 +82,10 @@ class AtomSum:
         """Whether both lines are level."""
         return self.left.slope == 0 == self.right.slope
 
+    def grows(self, atom: int) -> bool:
+        """Whether the mean contains an atom in an order that grows with sigma."""
+        return self.lows[0] < 0 and bool(self.mean[atom, : -self.lows[0]].any())
+
 
 class SurrogateWriter:
     """Writes the values that outputs and partials share.
@@ -118,7 +122,7 @@ class SurrogateWriter:
             size = g.mul(size, down)
         self.size = size
         self.turn = g.comment(g.select(self.negative, one, g.const(-1)), "direction of u")
-        self.tables = [self.atom(tau) for tau in atoms.taus]
+        self.tables = [self.atom(tau, atoms.grows(k)) for k, tau in enumerate(atoms.taus)]
         self.sums: dict[int, int] = {}
         self.squares: dict[int, int] = {}
         self.slope = self.by_side(atoms.left.slope, -atoms.right.slope)
@@ -129,7 +133,7 @@ class SurrogateWriter:
         return g.select(self.negative, g.const(left), g.const(right))
 
     # --- atoms -------------------------------------------------------------------
-    def atom(self, tau: float) -> dict[int, int]:
+    def atom(self, tau: float, grows: bool) -> dict[int, int]:
         """T_n, as far as they are needed; started here, continued by :meth:`order`."""
         g, reach = self.g, self.g.const(self.precision.reach)
         w2 = g.add(self.wide, g.const(tau))
@@ -155,9 +159,9 @@ class SurrogateWriter:
             j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), g.recip(g.add(h, g.const(1))))
             j0 = g.madd(t, j1, g.mul(j2, two))
             table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
-            # What the mean far from the centre, of the order of sigma, owes its last digits to.
-            self.g.suspects |= {w2, w, r, t, direct, h, exponent, e, j1, g.mul(e, j1), table[-1], table[0]}
-            self.g.suspects |= {*g.nodes[direct].args, *g.nodes[j1].args, g.nodes[e].args[0]}
+            if grows:  # what the mean far from the centre, of the order of sigma, owes its last digits to
+                self.g.suspects |= {w2, w, r, t, direct, h, exponent, e, j1, g.mul(e, j1), table[-1], table[0]}
+                self.g.suspects |= {*g.nodes[direct].args, *g.nodes[j1].args, g.nodes[e].args[0]}
         elif min(self.atoms.lows) == 0:
             table[0] = g.mul(e, self.mills(0, u))
         table[1] = g.mul(g.mul(e, density), r)
