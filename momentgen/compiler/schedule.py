@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["four_vectors_fit", "interleave", "most_alive", "reorder", "schedule", "two_fit"]
+__all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit", "vectors"]
 
 #: cycles until a result can be used, about what x86 cores of the last ten years take
 _LATENCY = {Op.DIV: 12, Op.SQRT: 20, Op.SELECT: 2, **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.FMA), 4)}
@@ -21,9 +21,9 @@ _PER_CYCLE = 2.0  # operations that begin in a cycle
 _MANY = 4
 #: two elements of so many values alive stay in the 255 registers of a GPU's thread
 _ALIVE_OF_TWO = 100
-#: with so many alive at most, a core of 32 vector registers gains by four vectors side by side, up to 40 % on all
+#: with so many alive at most, a core of 32 vector registers gains by so many vectors side by side, up to 40 % on all
 #: threads; with more, it stores and loads what does not fit
-_ALIVE_OF_FOUR = 40
+_VECTORS = {4: 40, 2: 60}
 
 
 def reorder(program: Program, order: Sequence[int]) -> Program:
@@ -78,9 +78,10 @@ def two_fit(program: Program) -> bool:
     return most_alive(program) <= _ALIVE_OF_TWO
 
 
-def four_vectors_fit(program: Program) -> bool:
-    """Whether a CPU's core does better to work on four vectors of elements side by side than on one."""
-    return most_alive(program) <= _ALIVE_OF_FOUR
+def vectors(program: Program) -> int:
+    """How many vectors of elements a CPU's core does best to work on side by side, in this order: 1, 2 or 4."""
+    alive = most_alive(program)
+    return next((count for count, most in _VECTORS.items() if alive <= most), 1)
 
 
 def schedule(program: Program) -> Program:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program, Type
-from momentgen.compiler.schedule import four_vectors_fit, interleave
+from momentgen.compiler.schedule import interleave, vectors
 
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 
@@ -63,9 +63,9 @@ static inline float as_float(uint32_t u)
 }
 #endif"""
 
-#: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 8 bits four, whose operations stand
-#: side by side and do not wait for each other
-_NARROW = "uint8_t"
+#: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 16 bits two, with 8 four, whose
+#: operations stand side by side and do not wait for each other
+_NARROW = {4: "uint8_t", 2: "uint16_t"}
 
 #: gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower for ELU
 _ELEMENT = "static inline __attribute__((always_inline)) void"
@@ -139,7 +139,7 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     """
     parts = [header.c(), _PRELUDE]
     for program in map(interleave, programs):
-        parts += [_element(program), _kernel(program, four=four_vectors_fit(program))]
+        parts += [_element(program), _kernel(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -181,7 +181,7 @@ def _element(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _kernel(program: Program, *, four: bool) -> str:
+def _kernel(program: Program, narrow: str | None) -> str:
     arguments = ["int64_t n", *(f"const float *restrict {name}" for name in program.inputs)]
     arguments += ["const float *restrict params", *(f"float *restrict out_{name}" for name, _ in program.outputs)]
     lines = with_arguments(f"void {program.name}", arguments)
@@ -192,13 +192,13 @@ def _kernel(program: Program, *, four: bool) -> str:
         lines.append("    (void)params;")
     actual = [*(f"{name}[i]" for name in program.inputs), *program.params]
     actual += [f"&out_{name}[i]" for name, _ in program.outputs]
-    reduction = " reduction(^ : narrow)" if four else ""
-    lines += [f"    {_NARROW} narrow = 0;  // so that gcc takes several vectors at a time"] if four else []
+    reduction = " reduction(^ : narrow)" if narrow else ""
+    lines += [f"    {narrow} narrow = 0;  // so that gcc takes several vectors at a time"] if narrow else []
     lines += [
         f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD}){reduction}",
         "    for (int64_t i = 0; i < n; ++i) {",
         *with_arguments(f"        {element_name(program)}", actual, end=");"),
     ]
-    lines += [f"        narrow ^= ({_NARROW})as_bits(out_{program.outputs[0][0]}[i]);"] if four else []
-    lines += ["    }", *(["    (void)narrow;"] if four else []), "}"]
+    lines += [f"        narrow ^= ({narrow})as_bits(out_{program.outputs[0][0]}[i]);"] if narrow else []
+    lines += ["    }", *(["    (void)narrow;"] if narrow else []), "}"]
     return "\n".join(lines)
