@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ _POINTS = 80  # of a fit, on either side of the centre
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 #: (variances, highest order)
 _FINE = ((9, 6),)
+_POOR = 3.0  # of what is allowed: a fit in float64 that is worth trying others
 _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
@@ -219,9 +220,15 @@ def _without_dust(table: F64) -> F64:
 
 
 def find_fine_atoms(f: Activation) -> Found:
-    """The atoms of a smooth f for float64."""
-    switch, _ = find_switch(f, _SWITCH_TERMS)
-    return find_atoms(f, _FINE, switch, _TERMS)
+    """The atoms of a smooth f for float64; a bump is wider than the length on which it bends, and may want wider ones."""
+
+    def found(width: float) -> Found:
+        wide = replace(f, length=width * f.length)
+        switch, _ = find_switch(wide, _SWITCH_TERMS)
+        return find_atoms(wide, _FINE, switch, _TERMS)
+
+    best = found(1.0)
+    return best if best.share <= _POOR else min(best, found(2.0), found(4.0), key=lambda one: one.share)
 
 
 # --- strategy --------------------------------------------------------------------
