@@ -4,50 +4,40 @@ Starts from a program in which every node is a double-float, measures how much
 worse each node makes the result when it is carried as one float32, and demotes
 nodes as long as the error over the calibration points stays within the goal,
 cheapest error per operation saved first.
+
+What is demoted at a time is a *part*: one node, or in a graph of very many a
+group of nodes of like role (the squares of all arguments, the last steps of all
+polynomials), so that the number of trials stays bounded.  A group that cannot
+be demoted as a whole is split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.lower import lower
 from momentgen.compiler.orders import orders_of
 from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
+from momentgen.compiler.trials import Calibration, Trial, Trials
 
-__all__ = ["Calibration", "Choice", "choose"]
+__all__ = ["Calibration", "Choice", "Part", "choose"]
 
-_MANY = 300  # suspects: a graph that names more is the general fallback's, and too slow to be tried node by node
+_SINGLY = 300  # candidates: where there are more, they are demoted in groups
+_GROUPS = 48  # to begin with
+_TRIALS = 150  # after so many no group is split any more
+_DEEPEST = 5  # how far down two nodes' operands are compared, at the most, to tell their roles apart
 _LEAVES = frozenset({"input", "param", "scalar", "exp_factor", "head", "tail"})
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """Points at one setting of the parameters, and a measure of error there.
-
-    Attributes:
-        inputs: name -> float32 array.
-        params: what the program's parameters are set to (hi and lo words).
-        real: what the graph's parameters are set to.
-        error: output name, computed float32 array, and where to look if not everywhere -> largest error, in the unit of
-            the goal.
-    """
-
-    inputs: Mapping[str, npt.NDArray[np.float32]]
-    params: Mapping[str, float]
-    real: Mapping[str, float]
-    error: Callable[..., float]
+#: nodes that are demoted together, in the graph's order
+Part = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
     """What ablation found: the nodes to carry as double-floats, and the error reached with and without them.
 
-    ``order`` is that in which nodes were tried as single floats, cheapest error first.
+    ``order`` is that in which parts were tried as single floats, cheapest error first.
     """
 
     double: frozenset[int]
@@ -56,13 +46,12 @@ class Choice:
     all_double: Mapping[str, float]
     all_single: Mapping[str, float]
     trials: int
-    order: tuple[int, ...] = ()
+    order: tuple[Part, ...] = ()
 
 
 class _Search:
     def __init__(self, graph: Graph, name: str, calibrations: Sequence[Calibration]) -> None:
-        self.graph, self.name, self.calibrations = graph, name, calibrations
-        self.trials = 0
+        self.graph = graph
         self.seen: dict[frozenset[int], Trial] = {}
         orders: dict[int, int] = {}
         for calibration in calibrations:
@@ -70,6 +59,7 @@ class _Search:
             found = orders_of(graph, evaluate_float64(graph, points))
             orders = {k: w if orders.get(k, w) == w else 0 for k, w in found.items()}
         self.orders = orders
+        self.trials = Trials(graph, name, orders, calibrations)
         self.varying = self._varying()
         self.fixed = self.always()
 
@@ -97,33 +87,13 @@ class _Search:
         known = self.seen.get(double)
         if known is not None:
             return known
-        self.trials += 1
-        program = lower(self.graph, self.name, double | self.fixed, self.orders, check=False)
-        run = compile_program(program)
-        worst = dict.fromkeys(self.graph.outputs, 0.0)
-        for calibration in self.calibrations:
-            result = run(calibration.inputs, calibration.params)
-            for output in worst:
-                worst[output] = max(worst[output], calibration.error(output, result[output]))
-        trial = self.seen[double] = Trial(double, worst, program.operations)
+        trial = self.trials.measure(double | self.fixed)
+        trial = self.seen[double] = Trial(double, trial.error, trial.operations)
         return trial
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One choice of double-floats, its error per output, and its operations."""
-
-    double: frozenset[int]
-    error: Mapping[str, float]
-    operations: int
-
-    @property
-    def worst(self) -> float:
-        return max(self.error.values())
-
-
 def choose(
-    graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float, order: Sequence[int] = ()
+    graph: Graph, name: str, calibrations: Sequence[Calibration], goal: float, order: Sequence[Part] = ()
 ) -> Choice:
     """The double-float nodes that keep every output of ``graph`` within ``goal``.
 
@@ -142,39 +112,89 @@ def choose(
     everything, nothing = search.try_(frozenset(candidates)), search.try_(frozenset())
 
     def chosen(trial: Trial) -> Choice:
-        double = trial.double | search.fixed
-        return Choice(double, search.orders, trial.error, everything.error, nothing.error, search.trials, tuple(order))
+        double, tried = trial.double | search.fixed, search.trials.tried
+        return Choice(double, search.orders, trial.error, everything.error, nothing.error, tried, tuple(order))
 
     if nothing.worst <= goal:
         return chosen(nothing)
     if everything.worst > goal and graph.suspects:
         candidates = search.candidates(suspects=False)
         everything = search.try_(frozenset(candidates))
-    if everything.worst > goal or (graph.suspects and len(search.candidates()) > _MANY):
+    if everything.worst > goal:
         return chosen(everything)
-    if not order:
-        rate: dict[int, float] = {}  # loss for each operation saved
-        for index in candidates:
-            trial = search.try_(everything.double - {index})
-            rate[index] = max(trial.worst - everything.worst, 0.0) / max(everything.operations - trial.operations, 0.1)
-        order = sorted(candidates, key=lambda i: (rate[i], i))
-    return chosen(_again(search, _demote(search, everything, order, goal), goal))
+    roles = _Roles(graph)
+    if {index for part in order for index in part} != set(candidates):
+        rate: dict[Part, float] = {}  # loss for each operation saved
+        for part in roles.parts(candidates):
+            trial = search.try_(everything.double.difference(part))
+            rate[part] = max(trial.worst - everything.worst, 0.0) / max(everything.operations - trial.operations, 0.1)
+        order = sorted(rate, key=lambda part: (rate[part], part))
+    trials = _TRIALS if len(candidates) > _SINGLY else math.inf
+    return chosen(_again(search, _demote(search, everything, order, goal), order, roles, goal, trials))
 
 
-def _again(search: _Search, best: Trial, goal: float) -> Trial:
-    """Demoting changes what a node's neighbours are worth: go over the rest once more, latest nodes first."""
-    for index in sorted(best.double, reverse=True):
-        trial = search.try_(best.double - {index})
-        if trial.worst <= goal and trial.operations < best.operations:
-            best = trial
+class _Roles:
+    """What nodes are for: a node's kind, the kinds of its operands, those of theirs, and so on."""
+
+    def __init__(self, graph: Graph) -> None:
+        live, nodes = graph.live(), graph.nodes
+        kinds: dict[str, int] = {}
+        roles = {index: kinds.setdefault(nodes[index].kind, len(kinds)) for index in live}
+        self._by_depth = [roles]
+        for _ in range(_DEEPEST):
+            known: dict[tuple[int, ...], int] = {}
+            seen = {index: (roles[index], *(roles[a] for a in nodes[index].args)) for index in live}
+            roles = {index: known.setdefault(role, len(known)) for index, role in seen.items()}
+            self._by_depth.append(roles)
+
+    def split(self, part: Part) -> list[Part]:
+        """The parts of a part: by the first difference between roles, or else the earlier and the later half."""
+        for roles in self._by_depth:
+            groups: dict[int, list[int]] = {}
+            for index in part:
+                groups.setdefault(roles[index], []).append(index)
+            if len(groups) > 1:
+                return [tuple(group) for group in groups.values()]
+        half = len(part) // 2
+        return [part[:half], part[half:]] if half else [part]
+
+    def parts(self, candidates: Sequence[int]) -> list[Part]:
+        """What to demote at a time: single nodes if they are few, else some groups, the largest split first."""
+        if len(candidates) <= _SINGLY:
+            return [(index,) for index in candidates]
+        parts = [tuple(candidates)]
+        while len(parts) < _GROUPS:
+            largest = max(parts, key=len)
+            parts.remove(largest)
+            parts += self.split(largest)
+        return parts
+
+
+def _again(search: _Search, best: Trial, order: Sequence[Part], roles: _Roles, goal: float, trials: float) -> Trial:
+    """Demoting changes what a node's neighbours are worth: go over the rest once more, latest nodes first.
+
+    A group is split for it, the largest first, and again until ``trials`` have been made.
+    """
+    left = [part for part in order if best.double.issuperset(part)]
+    again = True
+    while again:
+        again = any(len(part) > 1 for part in left)
+        left = [smaller for part in left for smaller in roles.split(part)]
+        for part in sorted(left, key=lambda part: (len(part), part), reverse=True):
+            if search.trials.tried >= trials:
+                return best
+            trial = search.try_(best.double.difference(part))
+            if trial.worst <= goal and trial.operations < best.operations:
+                best = trial
+                left.remove(part)
     return best
 
 
-def _demote(search: _Search, best: Trial, order: Sequence[int], goal: float) -> Trial:
+def _demote(search: _Search, best: Trial, order: Sequence[Part], goal: float) -> Trial:
     """Demote along ``order`` as long as the goal holds, in batches, doubled and halved."""
     size = len(order)
     while order:
-        trial = search.try_(best.double - frozenset(order[:size]))
+        trial = search.try_(best.double.difference(*order[:size]))
         if trial.worst <= goal:
             best, order, size = trial, order[size:], 2 * size
         elif size > 1:

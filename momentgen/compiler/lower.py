@@ -25,7 +25,7 @@ from momentgen.compiler.program import Builder, Program
 from momentgen.compiler.real import CONDITIONS, Graph, Node
 from momentgen.rule_inputs import partial_names
 
-__all__ = ["lower", "round_float32", "split_float32"]
+__all__ = ["Lowering", "lower", "round_float32", "split_float32", "words"]
 
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -77,11 +77,23 @@ def _exp_polynomial(degree: int) -> tuple[float, ...]:
     return tuple(round_float32(c) for c in fit.coefficients)
 
 
-class _Lowering:
-    def __init__(self, graph: Graph, name: str, double: Collection[int], orders: Mapping[int, int]) -> None:
-        self.graph, self.double, self.orders = graph, double, orders
-        params = [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
-        self.b = Builder(name, graph.inputs, params)
+def words(graph: Graph) -> list[str]:
+    """The program's parameters: two words for each of the graph's."""
+    return [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
+
+
+class Lowering:
+    """Writes a graph's nodes to a builder, each after its operands.
+
+    Attributes:
+        b: the builder.
+        double: nodes to carry as double-floats; may change between nodes.
+        carried, conditions: what was written of each real node and of each condition.  What a node gives depends on
+            what its operands gave, and on whether it is in ``double``, alone.
+    """
+
+    def __init__(self, graph: Graph, builder: Builder, double: Collection[int], orders: Mapping[int, int]) -> None:
+        self.graph, self.b, self.double, self.orders = graph, builder, double, orders
         self.carried: dict[int, _Carried] = {}
         self.conditions: dict[int, int] = {}
 
@@ -122,23 +134,26 @@ class _Lowering:
         return self.b.add(value.hi, value.lo)
 
     # --- nodes ---------------------------------------------------------------
-    def run(self, outputs: Mapping[str, Callable[[_Lowering], int]] | None = None, *, check: bool = True) -> Program:
+    def run(self, outputs: Mapping[str, Callable[[Lowering], int]] | None = None) -> Program:
         for index in self.graph.live():
-            node = self.graph.nodes[index]
-            if node.kind in CONDITIONS:
-                self.conditions[index] = self.condition(node)
-            else:
-                value = self.real(index, node)
-                self.carried[index] = value
-                if index in self.graph.comments:
-                    self.b.comment(value.hi, self.graph.comments[index])
+            self.node(index)
+            if index in self.graph.comments and index in self.carried:
+                self.b.comment(self.carried[index].hi, self.graph.comments[index])
         if outputs is None:
             for name, index in self.graph.outputs.items():
                 self.b.output(name, self.single(index))
         else:
             for name, write in outputs.items():
                 self.b.output(name, write(self))
-        return self.b.build(check=check)
+        return self.b.build()
+
+    def node(self, index: int) -> None:
+        """Write one node, its operands being there: a condition, or a number in one or two words."""
+        node = self.graph.nodes[index]
+        if node.kind in CONDITIONS:
+            self.conditions[index] = self.condition(node)
+        else:
+            self.carried[index] = self.real(index, node)
 
     def condition(self, node: Node) -> int:
         b = self.b
@@ -393,28 +408,23 @@ def lower(
     orders: Mapping[int, int],
     *,
     backward: bool = False,
-    check: bool = True,
 ) -> Program:
     """The float32 program that computes ``graph``, carrying the nodes in ``double`` as double-floats.
-
-    ``check`` runs the verifier; ablation, which throws most programs away, leaves it out.
 
     With ``backward`` the graph's outputs must be the partials in every input; the
     program then has the two gradient inputs and returns a gradient an input.
     """
     if not backward:
-        return _Lowering(graph, name, double, orders).run(check=check)
+        return Lowering(graph, Builder(name, graph.inputs, words(graph)), double, orders).run()
 
-    def combine(first: str, second: str) -> Callable[[_Lowering], int]:
-        def write(low: _Lowering) -> int:
+    def combine(first: str, second: str) -> Callable[[Lowering], int]:
+        def write(low: Lowering) -> int:
             b = low.b
             d_mean, d_var = (low.single(low.graph.outputs[o]) for o in (first, second))
             return b.fma(b.input("grad_var"), d_var, b.mul(b.input("grad_mean"), d_mean))
 
         return write
 
-    lowering = _Lowering(graph, name, double, orders)
-    params = [f"{p}_{part}" for p in graph.params for part in ("hi", "lo")]
-    lowering.b = Builder(name, (*graph.inputs, "grad_mean", "grad_var"), params)
+    builder = Builder(name, (*graph.inputs, "grad_mean", "grad_var"), words(graph))
     gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs).items()}
-    return lowering.run(gradients)
+    return Lowering(graph, builder, double, orders).run(gradients)

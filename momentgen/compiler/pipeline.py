@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import sympy
 
-from momentgen.compiler.ablate import Calibration, Choice, choose
+from momentgen.compiler.ablate import Calibration, Choice, Part, choose
 from momentgen.compiler.certify import Bound, Known, Runner, check_promises, kernel_params, measure, measure_at
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_triton
@@ -197,7 +197,7 @@ def _lower(
     graph: Graph,
     aim: float,
     hard: Sequence[tuple[Mapping[str, float], Points]],
-    order: Sequence[int] = (),
+    order: Sequence[Part] = (),
 ) -> tuple[Choice, Program]:
     """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"

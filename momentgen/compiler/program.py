@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Builder", "Instruction", "Op", "Program", "ProgramError", "Type", "f32_bits", "verify"]
@@ -227,7 +227,7 @@ class Builder:
     """
 
     def __init__(self, name: str, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
-        self._name, self._inputs, self._params = name, tuple(inputs), tuple(params)
+        self.name, self.inputs, self.params = name, tuple(inputs), tuple(params)
         self._instructions: list[Instruction] = []
         self._seen: dict[tuple[object, ...], int] = {}
         self._outputs: list[tuple[str, int]] = []
@@ -244,6 +244,11 @@ class Builder:
             index = self._seen[key] = len(self._instructions)
             self._instructions.append(Instruction(op, args, kind, bits, name))
         return index
+
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        """What is written so far."""
+        return self._instructions
 
     def type_of(self, index: int) -> Type:
         """Type of a value already written."""
@@ -343,16 +348,15 @@ class Builder:
     def output(self, name: str, index: int) -> None:
         self._outputs.append((name, index))
 
-    def build(self, *, check: bool = True) -> Program:
-        """The program so far, verified unless ``check`` is false."""
+    def build(self) -> Program:
+        """The program so far, verified."""
         program = Program(
-            self._name,
-            self._inputs,
-            self._params,
+            self.name,
+            self.inputs,
+            self.params,
             tuple(self._instructions),
             tuple(self._outputs),
             dict(self._comments),
         )
-        if check:
-            verify(program)
+        verify(program)
         return program

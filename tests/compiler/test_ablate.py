@@ -82,3 +82,41 @@ def test_every_calibration_counts() -> None:
 def test_the_choice_is_the_same_every_time(goal: float) -> None:
     choices = [choose(cancelling()[0], "f", [calibration()], goal=goal) for _ in range(2)]
     assert choices[0] == choices[1]
+
+
+def many_terms(count: int) -> tuple[Graph, set[int]]:
+    """Σ (1 + c x)·y - y over many c, beside as many products that need no second word; the sums 1 + c x need one."""
+    g = Graph(inputs=("x", "y"))
+    x, y = g.input("x"), g.input("y")
+    difference, harmless = g.const(0), y
+    needed = set()
+    for k in range(count):
+        total = g.add(g.mul(x, g.const(1 + k / 64)), g.const(1))
+        product = g.mul(total, y)
+        needed |= {total, product}
+        difference = g.add(difference, g.sub(product, y))
+        harmless = g.mul(g.abs(g.mul(harmless, g.const(1 + 2.0**-k))), g.const(1))
+    g.output("difference", difference)
+    g.output("harmless", harmless)
+    return g, needed
+
+
+def test_a_graph_of_very_many_nodes_is_demoted_in_groups() -> None:
+    count = 120
+    graph, needed = many_terms(count)
+    easy = calibration()
+    wide = {name: values.astype(np.float64) for name, values in easy.inputs.items()}
+    slopes = sum(1 + k / 64 for k in range(count))
+    exact = {
+        "difference": wide["x"] * wide["y"] * slopes,
+        "harmless": wide["y"] * np.prod([1 + 2.0**-k for k in range(count)]),
+    }
+    points = Calibration(easy.inputs, {}, {}, lambda output, got: float(ulp_error(got, exact[output]).max()))
+    choice = choose(graph, "f", [points], goal=90.0)
+    assert max(choice.error.values()) <= 90.0 < choice.all_single["difference"]
+    assert choice.trials <= 150
+    assert choice.double >= needed
+    everything, chosen, nothing = (
+        lower(graph, "f", double, choice.orders).operations for double in (range(len(graph.nodes)), choice.double, ())
+    )
+    assert nothing < chosen < 0.6 * everything

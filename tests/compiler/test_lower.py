@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import _Lowering, lower, round_float32, split_float32
+from momentgen.compiler.lower import Lowering, lower, round_float32, split_float32
 from momentgen.compiler.orders import orders_of
+from momentgen.compiler.program import Builder
 from momentgen.compiler.real import Graph, evaluate_float64
 
 F32 = np.float32
@@ -46,9 +47,9 @@ def run(write: Callable[..., int], operands: list[Pairs], *, wide: bool = True, 
     double = set(range(len(g.nodes))) if wide else set(sums)
     # ``hi`` is the larger word of every operand, in whichever order the graph keeps the two.
     orders = {s: 1 if g.nodes[g.nodes[s].args[0]].payload.endswith("h") else 2 for s in sums} | {result: order}
-    lowering = _Lowering(g, "operation", double, orders)
+    lowering = Lowering(g, Builder("operation", g.inputs), double, orders)
 
-    def low(state: _Lowering) -> int:
+    def low(state: Lowering) -> int:
         word = state.carried[result].lo
         return state.b.f32(0.0) if word is None else word
 

@@ -29,6 +29,7 @@ Degrees = tuple[int, ...]
 _ROUNDS = 6  # of Lawson's iteration
 _BISECTIONS = 6
 _HOPELESS = 4.0  # reweighting does not make an error so many times smaller
+_BEYOND = 1.0 + 1e-9  # a least mean square of the error over what is allowed: no reweighting brings it within 1
 _LARGEST = 400  # terms; beyond that something else is wanted
 
 
@@ -145,14 +146,22 @@ def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
     half = target.values.shape[1] // 2
     low, high = -2.0, 1.5  # of log10 of the threshold
     best: Bivariate | None = None
+    known: dict[tuple[int, Degrees], tuple[list[F64], F64]] = {}
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         shape = [_degrees(sizes[parity], 10.0**middle, parity) for parity in (0, 1)]
         if sum(map(sum, shape)) > _LARGEST:
             low = middle
             continue
-        fits = [_fit(parts[i][0][:, :half], parts[i][1], shape[i], i) for i in (0, 1)]
-        error = float((np.abs(fits[0][1]) + np.abs(fits[1][1])).max())
+        fits = []
+        for parity, (values, weight) in enumerate(parts):
+            key = parity, shape[parity]
+            if key not in known:
+                known[key] = _fit(values[:, :half], weight, shape[parity], parity)
+            fits.append(known[key])
+            if np.abs(known[key][1]).max() > 1.0:  # no use in the other
+                break
+        error = float(np.max(sum(np.abs(found) for _, found in fits)))
         if error <= 1.0:
             best = Bivariate(_powers(fits[0][0], 0), _powers(fits[1][0], 1), error)
             low = middle
@@ -182,6 +191,9 @@ def _fit(values: F64, weight: F64, degrees: Degrees, parity: int) -> tuple[list[
         if largest < best[0]:
             best = largest, solution, error
         if largest == 0.0 or largest > _HOPELESS:
+            break
+        # No polynomial's largest error is below the least weighted mean square, whatever the weights.
+        if float(np.mean(importance * error * error)) > _BEYOND:
             break
         importance = importance * (np.abs(error) / largest + 1e-2)
         importance /= importance.mean()

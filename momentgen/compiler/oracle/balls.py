@@ -11,7 +11,9 @@ exactly, and a tail of size exp(-5e7) does not need 7e7 bits.  Where it is zero,
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +69,8 @@ class BallFunction:
 
     def __init__(self, exprs: tuple[Expr, ...], names: tuple[str, ...]) -> None:
         self.exprs, self.names = exprs, names
+        #: relative bits -> packed point -> packed values and radii: a build asks for the same points again and again
+        self.found: dict[int, dict[bytes, bytes]] = {}
         unknown = sorted({str(s) for e in exprs for s in e.free_symbols} - set(names))
         if unknown:
             raise ValueError(f"expected symbols {', '.join(names)}, got also {', '.join(unknown)}")
@@ -152,22 +156,29 @@ def evaluate(
     array([1.        , 2.71828183])
     """
     function, points, shape = _prepare(expr, values)
-    value = np.empty((len(function.exprs), len(points)))
-    radius = np.empty_like(value)
+    known = function.found.setdefault(relative_bits, {})
+    keys = [struct.pack(f"{len(point)}d", *point) for point in points]
+    _find(function, {key: point for key, point in zip(keys, points, strict=True) if key not in known}, relative_bits)
+    rows = np.frombuffer(b"".join(map(known.__getitem__, keys))).reshape(len(points), 2, len(function.exprs))
+    value, radius = rows[:, 0].T.copy(), rows[:, 1].T.copy()
+    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
+    return Certified(value.reshape(final), radius.reshape(final))
+
+
+def _find(function: BallFunction, points: Mapping[bytes, tuple[float, ...]], relative_bits: int) -> None:
+    """Add values and radii at ``points`` to what the function has found."""
+    found = function.found[relative_bits]
     least = start = _first(relative_bits)
     served = 0  # points in a row for which the bits to start with were enough
-    for i, point in enumerate(points):
+    for key, point in points.items():
         balls, bits = function.accurate_from(start, point, relative_bits)
         served = served + 1 if bits == start else 0
         start = bits if served < _SERVED else max(start // 2, least)
         served %= _SERVED
-        for row, ball in enumerate(balls):
-            number = float(ball)
-            value[row, i] = number
-            # float() rounds the midpoint to within an ulp; mag_t -> float rounds up.
-            radius[row, i] = float(ball.rad()) * (1 + 2**-40) + math.ulp(number)
-    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
-    return Certified(value.reshape(final), radius.reshape(final))
+        numbers = [float(ball) for ball in balls]
+        # float() rounds the midpoint to within an ulp; mag_t -> float rounds up.
+        radii = [float(b.rad()) * (1 + 2**-40) + math.ulp(n) for b, n in zip(balls, numbers, strict=True)]
+        found[key] = struct.pack(f"{2 * len(numbers)}d", *numbers, *radii)
 
 
 def evaluate_scaled(
@@ -237,13 +248,19 @@ def _frexp(ball: arb) -> tuple[float, int]:
     return mantissa, power + shift
 
 
+@lru_cache(maxsize=64)
+def _roots(bits: int) -> tuple[arb, arb]:
+    """sqrt(2 pi) and sqrt(2) at the current precision, which is ``bits``."""
+    return (2 * arb.pi()).sqrt(), arb(2).sqrt()
+
+
 def _phi(z: arb) -> arb:
-    return (-z * z / 2).exp() / (2 * arb.pi()).sqrt()
+    return (-z * z / 2).exp() / _roots(ctx.prec)[0]
 
 
 def _upper(z: arb) -> arb:
     """Phi(z), without cancellation in either tail."""
-    return (-z / arb(2).sqrt()).erfc() / 2
+    return (-z / _roots(ctx.prec)[1]).erfc() / 2
 
 
 def _logistic(z: arb) -> arb:
@@ -315,7 +332,7 @@ def _compile(exprs: tuple[Expr, ...], names: tuple[str, ...]) -> Callable[..., l
     lines += [f"    {symbol} = {writer.source(expr)}" for symbol, expr in shared]
     # A constant result must be a ball as well.
     lines.append(f"    return [{', '.join(f'arb({writer.source(r)})' for r in results)}]")
-    scope: dict[str, Any] = dict(_NAMESPACE)
+    scope: dict[str, Any] = {**_NAMESPACE, **writer.constants}
     exec("\n".join(lines), scope)
     compiled: Callable[..., list[arb]] = scope["compiled"]
     return compiled
@@ -323,8 +340,9 @@ def _compile(exprs: tuple[Expr, ...], names: tuple[str, ...]) -> Callable[..., l
 
 def compile_analytic(expr: Expr) -> Callable[[Any, bool], Any]:
     """One expression in ``x`` over complex balls, as ``acb.integral`` wants it: ``call(x, analytic)``."""
-    source = _AnalyticWriter({"x": "_x"}).source(expr)
-    scope: dict[str, Any] = dict(_NAMESPACE)
+    writer = _AnalyticWriter({"x": "_x"})
+    source = writer.source(expr)
+    scope: dict[str, Any] = {**_NAMESPACE, **writer.constants}
     exec(f"def compiled(_x, _analytic):\n    return acb({source})", scope)
     compiled: Callable[[Any, bool], Any] = scope["compiled"]
     return compiled
@@ -351,19 +369,22 @@ class _Writer:
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments
+        self.constants: dict[str, arb] = {}
 
     def source(self, expr: Expr) -> str:
         if isinstance(expr, Symbol):
             return self.arguments.get(str(expr), str(expr))
         if isinstance(expr, (sympy.Rational, sympy.Float)):
             exact = sympy.Rational(expr)
-            return f"arb({exact.p})" if exact.q == 1 else f"_q({exact.p}, {exact.q})"
+            return self.constant(int(exact.p), int(exact.q))
         if expr is sympy.pi:
             return "_pi()"
         if expr is sympy.E:
             return "arb(1).exp()"
         if isinstance(expr, sympy.Pow):
             return self.power(expr.base, expr.exp)
+        if isinstance(expr, sympy.Mul) and expr.args[0] == -1:
+            return f"(-({' * '.join(self.source(arg) for arg in expr.args[1:])}))"
         args = [self.source(arg) for arg in expr.args]
         if isinstance(expr, (sympy.Add, sympy.Mul)):
             return "(" + (" + " if isinstance(expr, sympy.Add) else " * ").join(args) + ")"
@@ -378,12 +399,21 @@ class _Writer:
             return f"({args[0]}).{method}()"
         raise ValueError(f"ball arithmetic has no {type(expr).__name__}: {expr}")
 
+    def constant(self, p: int, q: int) -> str:
+        """p/q: made once where it has few bits, or else at the precision of each call."""
+        if abs(p) >= 1 << 32 or q & (q - 1) or q >= 1 << 32:
+            return f"_q({p}, {q})"
+        name = f"_c{p}_{q}".replace("-", "m")
+        self.constants[name] = arb(p) / q
+        return name
+
     def power(self, base: Expr, exponent: Expr) -> str:
         b = self.source(base)
         if isinstance(exponent, sympy.Integer):
             return f"({b} ** {int(exponent)})" if exponent > 0 else f"(1 / {b} ** {-int(exponent)})"
         if isinstance(exponent, sympy.Rational) and exponent.q == 2:
-            return f"({b}.sqrt() ** {exponent.p})" if exponent.p > 0 else f"({b}.rsqrt() ** {-exponent.p})"
+            root = f"{b}.sqrt()" if exponent.p > 0 else f"{b}.rsqrt()"
+            return root if abs(exponent.p) == 1 else f"({root} ** {abs(exponent.p)})"
         return f"({b} ** {self.source(exponent)})"
 
 

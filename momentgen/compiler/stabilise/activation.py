@@ -8,7 +8,7 @@ values range, and the length on which it bends.  Values and derivatives come fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -168,6 +168,12 @@ class Activation:
         """f^(k)(at)/k! of one piece, also outside of its interval."""
         with ctx.workprec(_BITS):
             return self.series[piece].coefficients(arb(at), count)
+
+    def values(self, piece: int, points: Sequence[arb]) -> list[arb]:
+        """f of one piece at points, also outside of its interval."""
+        call = self.series[piece].call
+        with ctx.workprec(_BITS):
+            return [call(point) for point in points]
 
     def home(self, at: float) -> int:
         """The piece that holds a point; a kink belongs to the piece on its right."""

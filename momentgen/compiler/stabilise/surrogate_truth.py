@@ -17,6 +17,7 @@ from flint import arb, ctx
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.differences import Differences
 from momentgen.compiler.stabilise.smoothing import SMALL, Side
+from momentgen.symbols import x
 
 __all__ = ["BallTruth", "QuadratureTruth"]
 
@@ -115,6 +116,7 @@ class BallTruth:
         self.f = f
         with ctx.workprec(self._BITS):
             self._rule = [arb.legendre_p_root(20, k, weight=True) for k in range(20)]
+        self._whole: dict[tuple[int, int], list[tuple[arb, arb, arb]]] = {}  # panels between whole numbers
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.f,)
@@ -135,22 +137,22 @@ class BallTruth:
         with ctx.workprec(self._BITS):
             mu, v = arb(mean), arb(var)
             sigma = v.sqrt()
-            here = f.taylor(f.home(mean), mu, 1)[0]
-            sums = [arb(0)] * 6
-            cuts = self._panels(mu, sigma)
-            for low, high in pairwise(cuts):
-                half, middle = (high - low) / 2, (high + low) / 2
+            (here,) = f.values(f.home(mean), [mu])
+            one = two = first = second = square1 = square2 = arb(0)
+            for low, high in pairwise(self._panels(mu, sigma)):
                 # In z: mu + sigma z may round to a kink.
+                middle = (high + low) / 2
                 home = sum(bool((arb(kink) - mu) / sigma < middle) for kink in f.kinks)
-                for node, weight in self._rule:
-                    z = middle + half * node
-                    d = f.taylor(home, mu + sigma * z, 1)[0] - here
-                    w = half * weight * (-z * z / 2).exp()
-                    wd, h = w * d, z * z - 1
-                    terms = (wd, wd * d, wd * z, wd * h, wd * d * z, wd * d * h)
-                    sums = [s + t for s, t in zip(sums, terms, strict=True)]
+                nodes = self._nodes(low, high)
+                values = f.values(home, [mu + sigma * z for z, _, _ in nodes])
+                for (z, h, w), there in zip(nodes, values, strict=True):
+                    d = there - here
+                    wd = w * d
+                    wdd = wd * d
+                    one, first, second = one + wd, first + wd * z, second + wd * h
+                    two, square1, square2 = two + wdd, square1 + wdd * z, square2 + wdd * h
             root = (2 * arb.pi()).sqrt()
-            one, two, first, second, square1, square2 = (s / root for s in sums)
+            one, two, first, second, square1, square2 = (s / root for s in (one, two, first, second, square1, square2))
         return {
             "mean": here + one,
             "var": two - one * one,
@@ -160,12 +162,25 @@ class BallTruth:
             "dvar_dvar": (square2 / 2 - one * second) / v,
         }
 
+    def _nodes(self, low: arb, high: arb) -> list[tuple[arb, arb, arb]]:
+        """z, z² - 1 and the weight, normal density and all but its factor included, of each node of a panel in z."""
+        whole = (int(float(low)), int(float(high)))
+        known = arb(whole[0]) == low and arb(whole[1]) == high
+        if known and whole in self._whole:
+            return self._whole[whole]
+        half, middle = (high - low) / 2, (high + low) / 2
+        nodes = [(middle + half * node, weight) for node, weight in self._rule]
+        found = [(z, z * z - 1, half * weight * (-z * z / 2).exp()) for z, weight in nodes]
+        if known:
+            self._whole[whole] = found
+        return found
+
     def _panels(self, mu: arb, sigma: arb) -> list[arb]:
-        """Ends of the panels, in z."""
+        """Ends of the panels, in z; a polynomial bends nowhere."""
         f, end = self.f, self._ENDS
         points = [arb(k) for k in f.kinks]
-        steps = list(self._CUTS)
-        while f.algebraic and steps[-1] * f.length < 2 * end * float(sigma):
+        steps = [] if all(p.expr.is_polynomial(x) for p in f.pieces) else list(self._CUTS)
+        while steps and f.algebraic and steps[-1] * f.length < 2 * end * float(sigma):
             steps.append(1.5 * steps[-1])
         points += [arb(c) + side * f.length * d for c in {f.centre, *f.kinks} for side in (-1, 1) for d in (0, *steps)]
         inside = [z for p in points if abs(z := (p - mu) / sigma) < end]

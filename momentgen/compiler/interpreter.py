@@ -1,0 +1,250 @@
+"""Float32 instructions run as they stand, by a small interpreter in compiled C: for programs that run a few times each.
+
+Ablation tries hundreds of programs that differ in some values.  Compiling each takes longer than running it, and NumPy
+has no fused multiply-add.  Here each instruction is a row of four numbers, and its operation is done for a block of
+elements at a time; the bits are those of :mod:`momentgen.compiler.evaluate`, which does it where there is no compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.emit.c import C_FLAGS
+from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.native import compile_c, find_compiler
+from momentgen.compiler.program import Builder, Instruction, Op, Program
+
+__all__ = ["Interpreter", "Points"]
+
+F32 = npt.NDArray[np.float32]
+
+_BLOCK = 512  # elements at a time: some hundred values alive stay in the second-level cache
+_LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
+#: result and operands as C writes them: f is a float, i an int32_t (a truth value too), u a uint32_t
+_EXPRESSIONS: Mapping[Op, str] = {
+    Op.ADD: "f[k] = fa[k] + fb[k]",
+    Op.SUB: "f[k] = fa[k] - fb[k]",
+    Op.MUL: "f[k] = fa[k] * fb[k]",
+    Op.DIV: "f[k] = fa[k] / fb[k]",
+    Op.SQRT: "f[k] = sqrtf(fa[k])",
+    Op.FMA: "f[k] = fmaf(fa[k], fb[k], fc[k])",
+    Op.NEG: "u[k] = ua[k] ^ 0x80000000u",
+    Op.ABS: "u[k] = ua[k] & 0x7fffffffu",
+    Op.LT: "i[k] = fa[k] < fb[k]",
+    Op.LE: "i[k] = fa[k] <= fb[k]",
+    Op.EQ: "i[k] = fa[k] == fb[k]",
+    Op.AND: "i[k] = ia[k] & ib[k]",
+    Op.OR: "i[k] = ia[k] | ib[k]",
+    Op.NOT: "i[k] = ia[k] ^ 1",
+    Op.SELECT: "i[k] = ia[k] ? ib[k] : ic[k]",
+    Op.F32_AS_I32: "i[k] = ia[k]",
+    Op.I32_AS_F32: "i[k] = ia[k]",
+    Op.IADD: "u[k] = ua[k] + ub[k]",
+    Op.ISUB: "u[k] = ua[k] - ub[k]",
+    Op.ISHL: "u[k] = ua[k] << ub[k]",
+    Op.ISHR: "i[k] = ia[k] >> ib[k]",
+    Op.IAND: "u[k] = ua[k] & ub[k]",
+    Op.IOR: "u[k] = ua[k] | ub[k]",
+}
+_CODES: Mapping[Op, int] = {op: code for code, op in enumerate((*_LEAVES, *_EXPRESSIONS))}
+_SOURCE = """\
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define BLOCK @BLOCK@
+#define EACH(statement) { _Pragma("omp simd") for (int k = 0; k < BLOCK; k++) { statement; } } break
+
+typedef union { float f; int32_t i; uint32_t u; } Word;
+typedef struct { int32_t op, a, b, c; } Row;
+
+static void step(int32_t op, const Word *a, const Word *b, const Word *c, Word *o)
+{
+    const float *fa = &a->f, *fb = &b->f, *fc = &c->f; float *f = &o->f;
+    const int32_t *ia = &a->i, *ib = &b->i, *ic = &c->i; int32_t *i = &o->i;
+    const uint32_t *ua = &a->u, *ub = &b->u; uint32_t *u = &o->u;
+    switch (op) {
+@CASES@
+    }
+}
+
+/* The last of `count` rows are outputs or before them; an operand of a row is an earlier row, of a leaf what it is.
+   Inputs and results hold whole blocks.  Returns 0, or 1 if there is no memory. */
+int32_t run(int64_t count, const Row *rows, int64_t outputs, const int64_t *output, int64_t blocks,
+            const Word *const *inputs, const Word *params, Word *const *results)
+{
+    int64_t *last = malloc(count * sizeof *last), *slot = malloc(count * sizeof *slot);
+    int64_t *order = malloc(count * sizeof *order), *empty = malloc(count * sizeof *empty);
+    int64_t steps = 0, slots = 0, free_slots = 0;
+    Word *memory = NULL;
+    int32_t failed = !last || !slot || !order || !empty;
+    if (failed) goto end;
+    for (int64_t r = 0; r < count; r++) last[r] = -1;
+    for (int64_t k = 0; k < outputs; k++) last[output[k]] = count;
+    for (int64_t r = count - 1; r >= 0; r--) {
+        if (last[r] < 0 || rows[r].op < @LEAVES@) continue;
+        order[steps++] = r;
+        const int32_t operands[3] = {rows[r].a, rows[r].b, rows[r].c};
+        for (int j = 0; j < 3; j++) if (operands[j] >= 0 && last[operands[j]] < 0) last[operands[j]] = r;
+    }
+    for (int64_t s = steps - 1; s >= 0; s--) {
+        const int64_t r = order[s];
+        const int32_t operands[3] = {rows[r].a, rows[r].b, rows[r].c};
+        for (int j = 0; j < 3; j++) {
+            const int32_t x = operands[j];
+            if (x < 0 || rows[x].op < @LEAVES@ || last[x] != r) continue;
+            empty[free_slots++] = slot[x];
+            last[x] = -1;  /* once, also where it is an operand twice */
+        }
+        slot[r] = free_slots ? empty[--free_slots] : slots++;
+    }
+    memory = aligned_alloc(64, (slots + 3) * BLOCK * sizeof *memory);
+    failed = !memory;
+    if (failed) goto end;
+    for (int64_t block = 0; block < blocks; block++) {
+        for (int64_t s = steps - 1; s >= 0; s--) {
+            const Row row = rows[order[s]];
+            const int32_t operands[3] = {row.a, row.b, row.c};
+            const Word *at[3] = {NULL, NULL, NULL};
+            for (int j = 0; j < 3; j++) {
+                if (operands[j] < 0) continue;
+                const Row x = rows[operands[j]];
+                if (x.op >= @LEAVES@) at[j] = memory + slot[operands[j]] * BLOCK;
+                else if (x.op == @INPUT@) at[j] = inputs[x.a] + block * BLOCK;
+                else {
+                    Word *filled = memory + (slots + j) * BLOCK;
+                    Word value; value.i = x.a;
+                    if (x.op == @PARAM@) value = params[x.a];
+                    for (int k = 0; k < BLOCK; k++) filled[k] = value;
+                    at[j] = filled;
+                }
+            }
+            step(row.op, at[0], at[1], at[2], memory + slot[order[s]] * BLOCK);
+        }
+        for (int64_t k = 0; k < outputs; k++) {
+            const Row x = rows[output[k]];
+            for (int j = 0; j < BLOCK; j++) {
+                Word *to = results[k] + block * BLOCK + j;
+                if (x.op >= @LEAVES@) *to = memory[slot[output[k]] * BLOCK + j];
+                else if (x.op == @INPUT@) *to = inputs[x.a][block * BLOCK + j];
+                else if (x.op == @PARAM@) *to = params[x.a];
+                else to->i = x.a;
+            }
+        }
+    }
+end:
+    free(last); free(slot); free(order); free(empty); free(memory);
+    return failed;
+}
+"""
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    cases = "\n".join(f"    case {_CODES[op]}: EACH({text});" for op, text in _EXPRESSIONS.items())
+    source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(_LEAVES)))
+    source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
+    library = compile_c(source, (*C_FLAGS, "-fno-strict-aliasing"))
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    library.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
+    library.run.restype = ctypes.c_int32
+    return library
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Where to run: how many points, in how many blocks, the inputs (a row each, filled up), and the parameters."""
+
+    size: int
+    blocks: int
+    inputs: F32
+    params: F32
+
+
+class Interpreter:
+    """Values of the program that a builder is writing, at sets of points; the builder may go on writing.
+
+    Args:
+        builder: its instructions, inputs and parameters are meant; it needs no outputs.
+
+    >>> b = Builder("f", inputs=("x",), params=("p",))
+    >>> y = b.fma(b.input("x"), b.param("p"), b.f32(1.0))
+    >>> interpreter = Interpreter(b)
+    >>> points = interpreter.points({"x": np.float32([1.0, 2.0])}, {"p": 3.0})
+    >>> interpreter.values(points, {"y": y})
+    {'y': array([4., 7.], dtype=float32)}
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._rows = np.empty((1024, 4), np.int32)
+        self._count = 0
+
+    def points(self, inputs: Mapping[str, F32], params: Mapping[str, float]) -> Points:
+        """Points to run at: a float32 array for each input, all of one length, and a number for each parameter."""
+        columns = [np.asarray(inputs[name], np.float32).ravel() for name in self.builder.inputs]
+        size = columns[0].size
+        blocks = -(-size // _BLOCK)
+        padded = np.ones((len(columns), blocks * _BLOCK), np.float32)
+        padded[:, :size] = columns
+        scalars = np.array([params[name] for name in self.builder.params], np.float64).astype(np.float32)
+        return Points(size, blocks, padded, scalars)
+
+    def values(self, points: Points, wanted: Mapping[str, int]) -> dict[str, F32]:
+        """The values ``wanted`` by index, under their names."""
+        if find_compiler() is None:
+            return self._in_numpy(points, wanted)
+        rows = self._written()
+        outputs = np.array(list(wanted.values()), np.int64)
+        results = np.empty((len(outputs), points.inputs.shape[1]), np.float32)
+        given, made = _addresses(points.inputs), _addresses(results)
+        failed = _library().run(
+            int(outputs.max()) + 1,
+            rows.ctypes.data,
+            len(outputs),
+            outputs.ctypes.data,
+            points.blocks,
+            given.ctypes.data,
+            points.params.ctypes.data,
+            made.ctypes.data,
+        )
+        if failed:
+            raise MemoryError(f"{self.builder.name}: no memory for the values of {int(outputs.max()) + 1} instructions")
+        return {name: results[k, : points.size] for k, name in enumerate(wanted)}
+
+    def _in_numpy(self, points: Points, wanted: Mapping[str, int]) -> dict[str, F32]:
+        b = self.builder
+        program = Program(b.name, b.inputs, b.params, tuple(b.instructions), tuple(wanted.items()))
+        inputs = {name: column[: points.size] for name, column in zip(b.inputs, points.inputs, strict=True)}
+        return compile_program(program)(inputs, dict(zip(b.params, points.params.tolist(), strict=True)))
+
+    def _written(self) -> npt.NDArray[np.int32]:
+        """A row an instruction, those written since the last call added."""
+        new = self.builder.instructions[self._count :]
+        if self._count + len(new) > len(self._rows):
+            self._rows = np.resize(self._rows, (2 * (self._count + len(new)), 4))
+        if new:
+            self._rows[self._count : self._count + len(new)] = [self._row(ins) for ins in new]
+            self._count += len(new)
+        return self._rows
+
+    def _row(self, ins: Instruction) -> tuple[int, int, int, int]:
+        code = _CODES[ins.op]
+        if ins.args:
+            a, b, c = (*ins.args, -1, -1)[:3]
+            return code, a, b, c
+        if ins.bits is not None:
+            return code, ins.bits - (ins.bits >> 31 << 32), -1, -1
+        names = self.builder.inputs if ins.op is Op.INPUT else self.builder.params
+        return code, names.index(str(ins.name)), -1, -1
+
+
+def _addresses(arrays: npt.NDArray[np.float32]) -> npt.NDArray[np.uintp]:
+    """The address of each row."""
+    return (arrays.ctypes.data + arrays.strides[0] * np.arange(len(arrays))).astype(np.uintp)

@@ -1,0 +1,59 @@
+"""Trials: however one is come to, it is what lowering from scratch gives."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from momentgen.compiler.evaluate import evaluate
+from momentgen.compiler.lower import lower
+from momentgen.compiler.real import Graph
+from momentgen.compiler.trials import Calibration, Trials
+
+
+def bell() -> Graph:
+    """Outputs that share an exponential: every kind of node that has a way of its own to be carried."""
+    g = Graph(inputs=("x", "y"), params=("p",))
+    x, y, p = g.input("x"), g.input("y"), g.param("p")
+    root = g.sqrt(g.madd(y, y, g.const(1)))
+    t = g.over(g.sub(x, p), root)
+    e = g.half_square(t)
+    phi = g.mul(g.times_exp_mantissa(g.recip(root), e), g.mul(g.exp_factor(e, 0, 2), g.exp_factor(e, 1, 2)))
+    series = g.horner(g.abs(t), [1, "0.3", "-0.07", "0.011"])
+    left = g.lt(x, p)
+    g.output("one", g.select(left, g.mul(phi, series), g.sub(g.const(1), g.mul(phi, series))))
+    g.output("two", g.over_one_plus(g.add(t, g.neg(phi)), g.mul(t, t)))
+    g.output("three", g.sub(root, y))
+    return g
+
+
+def test_a_trial_is_the_program_lowered_from_scratch() -> None:
+    graph, rng = bell(), random.Random(3)
+    numbers = np.random.default_rng(0)
+    inputs = {
+        name: numbers.uniform(low, high, 1500).astype(np.float32) for name, low, high in (("x", -4, 4), ("y", 0, 3))
+    }
+    params = {"p_hi": 0.25, "p_lo": 1e-9}
+    seen: dict[str, np.ndarray] = {}
+
+    def error(output: str, computed: np.ndarray) -> float:
+        seen[output] = computed.copy()
+        return float(np.abs(computed.astype(np.float64)).max())
+
+    orders = {i: rng.choice([0, 0, 1]) for i in graph.live()}
+    trials = Trials(graph, "f", orders, [Calibration(inputs, params, {}, error)])
+    live, double = graph.live(), frozenset[int]()
+    for _ in range(60):
+        toggled = rng.sample(live, rng.choice([1, 1, 2, 10]))
+        double = frozenset(double.symmetric_difference(toggled))
+        seen.clear()
+        trial = trials.measure(double)
+        program = lower(graph, "f", double, orders)
+        want = evaluate(program, inputs, params)
+        assert trial.operations == program.operations
+        for name, values in want.items():
+            assert trial.error[name] == float(np.abs(values.astype(np.float64)).max())
+            if name in seen:
+                assert np.array_equal(seen[name], values, equal_nan=True)
+    assert trials.tried == 60
