@@ -1,7 +1,7 @@
 """The NumPy evaluation of a float32 program, bit for bit what the emitted code computes.
 
-``lower`` calls this many times to decide by ablation which values need a
-double-float, and ``certify`` compares it with the oracle.  It works on blocks
+Tests compare every renderer and the :mod:`momentgen.compiler.interpreter` with
+it, and it stands in for both where there is no compiler.  It works on blocks
 that stay in cache: values that depend on parameters only are computed once,
 and the storage of a value is used again as soon as the value is dead.
 """

@@ -316,8 +316,9 @@ def _activation(
 
     def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         with mpmath.workdps(30):
-            points = [dict(zip(symbols, map(_exact, point), strict=True)) for point in zip(*values, strict=True)]
-            return np.array([float(sympy.N(f.subs(point), 20)) for point in points])
+            rows = [dict(zip(symbols, map(_exact, point), strict=True)) for point in zip(*values, strict=True)]
+            near = np.abs(values[0]) <= stable.reach
+            return np.array([float(sympy.N(f.subs(w), 20)) if n else np.nan for w, n in zip(rows, near, strict=True)])
 
     return evaluate
 

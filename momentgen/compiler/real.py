@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mpmath
@@ -20,6 +21,7 @@ __all__ = ["Graph", "Node", "evaluate_float64", "evaluate_mpmath", "outputs_floa
 
 #: kinds whose value is a truth value; all others are real numbers.
 CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})
+_LEAVES = frozenset({"input", "param", "const", "exp_factor"})
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Node:
     kind: str
     args: tuple[int, ...] = ()
     payload: Any = None
+
+    @cached_property
+    def float64(self) -> np.float64:
+        """A constant, rounded."""
+        return np.float64(self.payload)
 
 
 class Graph:
@@ -48,6 +55,7 @@ class Graph:
         #: nodes that may be worth a second word; empty: any of them (a hint that shortens ablation)
         self.suspects: set[int] = set()
         self._seen: dict[Node, int] = {}
+        self._steps: tuple[object, list[_Step]] | None = None
 
     def _add(self, kind: str, *args: int, payload: Any = None) -> int:
         node = Node(kind, args, payload)
@@ -226,23 +234,36 @@ class Graph:
                 stack.extend(self.nodes[index].args)
         return sorted(needed)
 
+    def steps(self) -> list[_Step]:
+        """The live nodes in order, each with the values that it is the last to need, outputs left out; kept."""
+        key = len(self.nodes), tuple(self.outputs.items())
+        if self._steps is None or self._steps[0] != key:
+            live = self.live()
+            last = {a: index for index in live for a in self.nodes[index].args}
+            for index in self.outputs.values():
+                last.pop(index, None)
+            ends: dict[int, list[int]] = {}
+            for a, index in last.items():
+                ends.setdefault(index, []).append(a)
+            self._steps = key, [(index, self.nodes[index], tuple(ends.get(index, ()))) for index in live]
+        return self._steps[1]
+
+
+#: a node, its index, and the values that nothing after it needs
+_Step = tuple[int, Node, tuple[int, ...]]
+
 
 def _evaluate(
     graph: Graph, leaf: Callable[[Node], Any], ops: Mapping[str, Callable[..., Any]], *, outputs_only: bool = False
 ) -> dict[int, Any]:
     values: dict[int, Any] = {}
-    live = graph.live()
-    last = {a: index for index in live for a in graph.nodes[index].args} if outputs_only else {}
-    for index in graph.outputs.values():
-        last.pop(index, None)
-    for index in live:
-        node = graph.nodes[index]
-        if node.kind in ("input", "param", "const", "exp_factor"):
+    for index, node, ended in graph.steps():
+        if node.kind in _LEAVES:
             values[index] = leaf(node)
         else:
-            values[index] = ops[node.kind](*(values[a] for a in node.args))
-        for a in set(node.args):
-            if last.get(a) == index:
+            values[index] = ops[node.kind](*[values[a] for a in node.args])
+        if outputs_only:
+            for a in ended:
                 del values[a]
     return values
 
@@ -336,7 +357,7 @@ def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> 
     def leaf(node: Node) -> Any:
         if node.kind == "exp_factor":
             return np.float64(1.0)
-        return np.float64(node.payload) if node.kind == "const" else np.asarray(points[node.payload], np.float64)
+        return node.float64 if node.kind == "const" else np.asarray(points[node.payload], np.float64)
 
     with np.errstate(all="ignore"):
         return _evaluate(graph, leaf, ops, outputs_only=outputs_only)

@@ -58,6 +58,9 @@ def test_an_exponential_of_an_exponential_does_not_overflow_where_its_tanh_is_1(
     assert f.right == Line(1.0, 0.0)
     assert [float(c) for c in f.taylor(0, 1e9, 3)] == [1e9, 1.0, 0.0]
     assert [float(c) for c in f.taylor(0, -1e9, 3)] == [0.0, 0.0, 0.0]
+    assert f.evaluable == 1e6  # mpmath's tanh of e^1e10 runs out of memory
+    mish = x * sp.tanh(sp.log(1 + sp.exp(x)))
+    assert analyse("mish", split(mish), {}).evaluable == np.inf
 
 
 @pytest.mark.parametrize(
@@ -175,6 +178,7 @@ def _within_tolerance(f: sp.Expr) -> None:
         pytest.param(x**2 * sp.exp(-(x**2)), id="two bells"),
         pytest.param(sp.log(sp.cosh(x)), id="log cosh"),
         pytest.param(x * Phi(x) ** 2, id="x Phi^2"),
+        pytest.param(x * sp.tanh(sp.exp(x)), id="tanhexp"),
         pytest.param((sp.sqrt(x**2 + 1) - 1) / 2 + x, id="bent identity"),
         pytest.param(x / sp.sqrt(1 + x**2), id="isru"),
         pytest.param(SOFTSIGN, id="softsign"),

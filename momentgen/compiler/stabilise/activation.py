@@ -28,6 +28,8 @@ F64 = npt.NDArray[np.float64]
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
 _LIMIT_BITS = 1200  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
+_LAYERED = 1e6  # where an exponential of an exponential can still be evaluated
+_FAR_OUT, _EXPONENTIAL = 400, 1e30  # an x, and what no power of it that is in use exceeds
 _METHODS = {sp.exp: "exp", sp.log: "log", sp.erf: "erf", sp.erfc: "erfc", sp.sin: "sin", sp.cos: "cos", sp.atan: "atan"}
 
 
@@ -149,6 +151,13 @@ class Activation:
     def kinks(self) -> tuple[float, ...]:
         """The breakpoints, from left to right."""
         return tuple(float(sp.N(k, 30)) for k in self.pieces.kinks)
+
+    @property
+    def evaluable(self) -> float:
+        """The largest |x| at which mpmath evaluates f: exp(exp(x)) is a number of as many bits as exp(x)."""
+        layers = [part.args[0] for p in self.pieces for part in p.expr.atoms(sp.exp, sp.tanh, sp.sinh, sp.cosh, S)]
+        sizes = [abs(sp.N(inner.subs(x, at))) for inner in layers for at in (-_FAR_OUT, _FAR_OUT)]
+        return _LAYERED if any(bool(size > _EXPONENTIAL) for size in sizes) else math.inf
 
     @cached_property
     def series(self) -> tuple[_Series, ...]:

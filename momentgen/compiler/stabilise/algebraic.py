@@ -201,6 +201,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         aim=0.9,
         unit="tolerance",
         slack=MEAN,
+        reach=f.evaluable,
         rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         fits=tuple(dict.fromkeys(fits)),

@@ -267,8 +267,7 @@ class _Writer:
         value = taylor[-1]
         for coefficient in reversed(taylor[:-1]):
             value = g.madd(value, distance, coefficient)
-        scale = self.sigma if self.degree == 1 else self.v
-        return g.select(near, g.mul(scale, g.mul(distance, value)), main)
+        return g.select(near, g.mul(self.power(self.degree), g.mul(distance, value)), main)
 
     def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
         """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
@@ -406,7 +405,7 @@ def build_graph(
 
 
 def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
-    """Whether the mean, of degree 1 or 2, changes sign inside the negative side at the parameters given."""
+    """Whether the mean, of a degree of at least 1, changes sign inside the negative side at the parameters given."""
     form = forms["mean"]
     return form.power > 0 and form.parity is None and changes_sign(form.minus, parameters)
 

@@ -263,6 +263,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         aim=0.9,
         unit="tolerance",
         slack=MEAN if point is None else _POINT,
+        reach=f.evaluable,
         rigorous=BallTruth(f),
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
