@@ -220,7 +220,7 @@ def _without_dust(table: F64) -> F64:
 
 
 def find_fine_atoms(f: Activation) -> Found:
-    """The atoms of a smooth f for float64; a bump is wider than the length on which it bends, and may want wider ones."""
+    """The atoms of a smooth f for float64; wider ones for a bump, which is wider than the length on which it bends."""
 
     def found(width: float) -> Found:
         wide = replace(f, length=width * f.length)
