@@ -178,6 +178,19 @@ def test_a_sine_at_a_rate_that_single_floats_do_not_hold_keeps_its_angle_far_out
     assert np.abs(values["dmean_dmu"] - exact["dmean_dmu"]).max() < 1e-6
 
 
+@pytest.mark.parametrize(("f", "edge"), [(sp.exp(-2 * x), 5e5), (sp.sin(x), 1e6), (x**2, 2.0**64)], ids=str)
+def test_the_certificates_domain_ends_where_nothing_is_measured(f: sp.Expr, edge: float) -> None:
+    (stable,) = stabilise(derive(Rule("mine", f=f)))
+    assert stable.domain["mean"].endswith(f"|mean| <= {edge:g}")
+    mean = np.array([-edge, -1.01 * edge], np.float32)
+    exact = stable.truth(mean, np.full(2, 1e-6, np.float32), {})["var"]
+    wrong = np.full(2, 12.25, np.float32)  # measured up to there, and beyond not
+    error = stable.measure("mean", wrong, np.array([1.0, exact[1]]), mean, np.full(2, 1e-6, np.float32))
+    assert error[0] > 1
+    assert error[1] == 0
+    assert np.isinf(exact[1])
+
+
 # --- the tolerance -----------------------------------------------------------------
 @settings(max_examples=60, deadline=None)
 @given(mean=st.floats(-5, 5), log_var=st.floats(-20, 2))

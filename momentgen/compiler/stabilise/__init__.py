@@ -3,8 +3,8 @@
 =============  ===================================================================
 ``stable``     what this stage hands on: :class:`Stable`, one variant of a rule
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
-``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs (of degree 2 by
-               ``kink_powers``), on ``kink_fits``
+``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs (of degree 2
+               and higher by ``kink_powers``), on ``kink_fits``
 ``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
