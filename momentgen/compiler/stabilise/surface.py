@@ -195,6 +195,8 @@ def lines_of(f: Activation) -> tuple[float, float, float, float]:
 def _ends(f: Activation) -> float:
     """|x - centre| beyond which f and f' are their lines', as far as the tolerance sees."""
     u = f.length * np.linspace(0, 60, 1201)
+    if f.reach > u[-1]:  # a bump may be wider than that
+        u = np.concatenate([u, np.linspace(u[-1], f.reach, 1201)])
     end = 0.0
     for sign, line in ((-1, f.left), (1, f.right)):
         jet = f.jet(f.centre + sign * u, 2)
