@@ -123,7 +123,7 @@ def choose(
     if everything.worst > goal:
         return chosen(everything)
     roles = _Roles(graph)
-    if {index for part in order for index in part} != set(candidates):
+    if not order:
         rate: dict[Part, float] = {}  # loss for each operation saved
         for part in roles.parts(candidates):
             trial = search.try_(everything.double.difference(part))
@@ -176,6 +176,7 @@ def _again(search: _Search, best: Trial, order: Sequence[Part], roles: _Roles, g
     A group is split for it, the largest first, and again until ``trials`` have been made.
     """
     left = [part for part in order if best.double.issuperset(part)]
+    left += roles.parts(sorted(best.double.difference(*left)))  # an earlier order may be one of suspects alone
     again = True
     while again:
         again = any(len(part) > 1 for part in left)
