@@ -131,7 +131,7 @@ class Increments:
         return self._whole(expr).change
 
     def _whole(self, expr: sp.Expr) -> _Change:
-        return self._polynomial(expr, self.centre) if expr.is_polynomial(x) else self._of(expr)
+        return self._polynomial(expr) if expr.is_polynomial(x) else self._of(expr)
 
     def _of(self, expr: sp.Expr) -> _Change:
         """All three.
@@ -149,8 +149,6 @@ class Increments:
             with mpmath.workdps(50):
                 number = g.const(mpmath.mpf(sp.N(expr, 50)))
             return _Change(number, number, g.const(0))
-        if expr.is_polynomial(x) and sp.degree(expr, x) > 1:
-            return self._polynomial(expr, 0.0)
         if isinstance(expr, sp.Add):
             terms = [self._of(term) for term in expr.args]
             total = terms[0]
@@ -170,9 +168,9 @@ class Increments:
             return self._power(expr.base, expr.exp)
         raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
 
-    def _polynomial(self, expr: sp.Expr, centre: float) -> _Change:
+    def _polynomial(self, expr: sp.Expr) -> _Change:
         """In powers of x - centre, and the change in powers of the step."""
-        g, at = self.g, self._seen[x]
+        g, at, centre = self.g, self._seen[x], self.centre
         row = sp.Poly(expr.subs(x, x + sp.Rational(centre)), x).all_coeffs()[::-1]
         start, end = (g.sub(point, g.const(centre)) if centre else point for point in (at.before, at.after))
 
