@@ -585,13 +585,10 @@ void hardsigmoid_exact_forward(int64_t n, const float *restrict mean, const floa
                                const float *restrict params, float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
-    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
-#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
+#pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
         hardsigmoid_exact_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
-        narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
-    (void)narrow;
 }
 
 static inline __attribute__((always_inline)) void hardsigmoid_exact_backward_element(float mean, float var,
@@ -1225,12 +1222,9 @@ void hardsigmoid_exact_backward(int64_t n, const float *restrict mean, const flo
                                 float *restrict out_grad_var)
 {
     (void)params;
-    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
-#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
+#pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
         hardsigmoid_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
                                            &out_grad_var[i]);
-        narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
-    (void)narrow;
 }

@@ -675,12 +675,12 @@ void heaviside_tight_backward(int64_t n, const float *restrict mean, const float
                               float *restrict out_grad_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         heaviside_tight_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
                                          &out_grad_var[i]);
-        narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;
 }

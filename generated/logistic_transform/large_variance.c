@@ -328,11 +328,11 @@ void logistic_transform_large_variance_forward(int64_t n, const float *restrict 
                                                float *restrict out_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         logistic_transform_large_variance_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
-        narrow ^= (uint8_t)as_bits(out_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
@@ -671,12 +671,12 @@ void logistic_transform_large_variance_backward(int64_t n, const float *restrict
                                                 float *restrict out_grad_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         logistic_transform_large_variance_backward_element(mean[i], var[i], grad_mean[i], grad_var[i],
                                                            &out_grad_mean[i], &out_grad_var[i]);
-        narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;
 }

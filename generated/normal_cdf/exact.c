@@ -405,11 +405,11 @@ void normal_cdf_exact_forward(int64_t n, const float *restrict mean, const float
                               const float *restrict params, float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         normal_cdf_exact_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
-        narrow ^= (uint8_t)as_bits(out_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
@@ -793,12 +793,12 @@ void normal_cdf_exact_backward(int64_t n, const float *restrict mean, const floa
                                float *restrict out_grad_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         normal_cdf_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
                                           &out_grad_var[i]);
-        narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;
 }

@@ -5,7 +5,7 @@
 #
 # rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_squared_exact_forward 219, relu_squared_exact_backward 251
+# operations   relu_squared_exact_forward 219, relu_squared_exact_backward 249
 #
 # Certificate:
 #   mean        5.38 ulp, worst at mean = -217.819489, var = 70325.5547
@@ -118,12 +118,12 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t163 = var * t159
     t164 = t162 + t163
     t165 = torch.where(t3, 0.0, t164)
-    t167 = torch.where(t155, torch.full_like(mean, 3.3881317890172014e-21), 1.0)
+    t167 = torch.where(t155, torch.full_like(mean, 2.117582368135751e-22), 1.0)
     t168 = var * t167
-    t169 = t153 * t168
-    t171 = torch.where(t155, torch.full_like(mean, 2.9514790517935283e+20), 1.0)
-    t172 = t159 * t171
-    t173 = t169 * t172
+    t170 = torch.where(t155, torch.full_like(mean, 4.722366482869645e+21), 1.0)
+    t171 = t159 * t170
+    t172 = t168 * t171
+    t173 = t153 * t172
     t174 = t165 + t173
     t176 = torch.where(t157, torch.full_like(mean, 1024.0), 1.0)
     t177 = t174 * t176
@@ -165,11 +165,11 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t217 = t214 * t216
     t218 = t212 + t217
     t219 = torch.where(t3, 0.0, t218)
-    t220 = t168 * t206
-    t221 = t168 * t220
-    t223 = torch.where(t155, torch.full_like(mean, 8.711228593176025e+40), 1.0)
-    t224 = t159 * t223
-    t225 = t221 * t224
+    t221 = torch.where(t155, torch.full_like(mean, 2.2300745198530623e+43), 1.0)
+    t222 = t168 * t206
+    t223 = t159 * t221
+    t224 = t168 * t223
+    t225 = t222 * t224
     t226 = t219 + t225
     t227 = t176 * t226
     t228 = t219 < 0.0
@@ -275,10 +275,10 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t154 = t4 * t152
     t155 = t153 * t154
     t156 = torch.where(t3, 0.0, t155)
-    t158 = torch.where(t145, torch.full_like(mean, 3.3881317890172014e-21), 1.0)
+    t158 = torch.where(t145, torch.full_like(mean, 2.117582368135751e-22), 1.0)
     t159 = var * t158
-    t160 = t21 * t143
-    t161 = t150 * t160
+    t160 = t21 * t150
+    t161 = t143 * t160
     t162 = t156 + t161
     t164 = torch.where(t148, torch.full_like(mean, 1024.0), 1.0)
     t165 = t162 * t164
@@ -319,11 +319,11 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t207 = t4 * t206
     t208 = t205 * t207
     t209 = torch.where(t3, 0.0, t208)
-    t210 = t159 * t203
-    t211 = t21 * t210
-    t213 = torch.where(t145, torch.full_like(mean, 2.9514790517935283e+20), 1.0)
-    t214 = t150 * t213
-    t215 = t211 * t214
+    t211 = torch.where(t145, torch.full_like(mean, 4.722366482869645e+21), 1.0)
+    t212 = t159 * t203
+    t213 = t150 * t211
+    t214 = t21 * t213
+    t215 = t212 * t214
     t216 = t209 + t215
     t217 = t164 * t216
     t218 = t209 < 0.0
@@ -354,8 +354,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t243 = t238 * t242
     t244 = t241 + t243
     t245 = torch.where(t3, 0.0, t244)
-    t246 = t159 * t236
-    t247 = t214 * t246
+    t246 = t159 * t213
+    t247 = t236 * t246
     t248 = t245 + t247
     t249 = t164 * t248
     t250 = t245 < 0.0

@@ -11,7 +11,7 @@
 #   var         0.0353 tolerance, worst at mean = -1.34906319e-09, var = 4.57252075e-13
 #   dmean_dmu   0 tolerance, worst at
 #   dmean_dvar  0 tolerance, worst at
-#   dvar_dmu    0.00216 tolerance, worst at mean = -6.00145356e-08, var = 1.64384946e-05
+#   dvar_dmu    0.00222 tolerance, worst at mean = 0.99367094, var = 1.38175206e-20
 #   dvar_dvar   0.00178 tolerance, worst at mean = 797.957336, var = 1.07652032e+09
 #   against exact values at 16424 points over all of float32; details in exact.json
 
