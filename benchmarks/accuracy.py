@@ -44,6 +44,8 @@ is marked *exhaustive*, its outputs were also run on all 2³² means at variance
 A sampled maximum is not a bound on what it did not sample.
 """
 
+_SHOWN = 8  # numbers of a list in the page; the certificate has them all
+
 
 def main() -> None:
     certificates = list(read())
@@ -195,11 +197,24 @@ def share(value: float) -> str:
 
 
 def fact(value: object) -> str:
+    """A fact of a certificate in a line; of long lists only how long they are."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {fact(item)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(fact, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return ", ".join(f"{key} {fact(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        flat = list(numbers(value))
+        return ", ".join(map(fact, flat)) if len(flat) <= _SHOWN else f"{len(flat)} numbers"
+    return str(value)
+
+
+def numbers(value: object) -> Iterator[object]:
+    """What lists within lists hold."""
+    if isinstance(value, list):
+        for one in value:
+            yield from numbers(one)
+    else:
+        yield value
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
