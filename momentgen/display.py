@@ -182,7 +182,7 @@ class VerifyDisplay(_Display):
                 state = "[red]over goal[/red]"
             elif output.excess > 0:
                 share = f"+{100 * output.excess:.2g} %"
-                state = f"[red]{share}[/red]" if output.excess > check.margin else f"[yellow]{share}[/yellow]"
+                state = f"[red]{share}[/red]" if check.exceeds(output) else f"[yellow]{share}[/yellow]"
             figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g}")
             self.table.add_row(*(names.pop(0) if names else ("", "")), output.name, *figures, state)
         self.table.add_section()

@@ -108,6 +108,12 @@ def test_an_excess_within_the_margin_is_shown_but_breaks_nothing() -> None:
     assert len(found(float("nan")).broken) == 1
 
 
+@pytest.mark.parametrize(("measured", "broken"), [(0.0109, 0), (0.0111, 1), (1.2, 1)])
+def test_beside_a_bound_far_below_the_goal_a_thousandth_of_the_goal_is_let_pass(measured: float, broken: int) -> None:
+    output = OutputCheck("mean", measured, 0.01, {"mean": 0.0})
+    assert len(VariantCheck("f", "exact", "tolerance", 1.0, 1, (output,)).broken) == broken
+
+
 def test_a_certificate_of_another_rule_file_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     text = (RULES / "heaviside.py").read_text()
