@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
-import re
 from collections.abc import Callable
-from importlib.resources import files
 
 import torch
 from _common import console, environment, interleaved_medians, save
@@ -27,14 +25,8 @@ import momentgen.generated
 from momentgen.compiler.native import compile_c
 
 ELEMENTS = 1 << 16
-#: statements of the generated C, and the operation that the processor does for each; __builtin_fmaf counts as one
-#: multiplication, since it takes the same place in the same pipe
-_STATEMENTS = {
-    "div": re.compile(r"= \S+ / \S+;"),
-    "sqrt": re.compile(r"= __builtin_sqrtf\("),
-    "mul": re.compile(r"= \S+ \* \S+;|= __builtin_fmaf\("),
-    "add": re.compile(r"= \S+ [+-] \S+;"),
-}
+#: kind -> operations in a certificate; a fused multiply-add takes the place of a multiplication in the pipe
+_KINDS = {"div": ("div",), "sqrt": ("sqrt",), "mul": ("mul", "fma"), "add": ("add", "sub")}
 _INSTRUCTION = {"mul": "vmulps", "add": "vaddps", "div": "vdivps", "sqrt": "vsqrtps"}
 _REGISTERS = 28  # accumulators, so that none is needed again before its result is there
 
@@ -50,14 +42,15 @@ def main() -> None:
         parser.error(f"needs a processor with AVX-512, this one has {torch.backends.cpu.get_cpu_capability()}")
 
     rows = []
-    table = Table("rule", "variant", "direction", *_STATEMENTS, "floor", "kernel", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("rule", "variant", "direction", *_KINDS, "floor", "kernel", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[3:]:
         column.justify = "right"
     for rule in arguments.rules.split(","):
         op = getattr(momentgen.generated, rule)
         for variant in ("exact", "tight"):
             for direction in ("forward", "backward"):
-                counts = count(rule, variant, direction)
+                operations = op.certificate(variant).operations[direction]
+                counts = {kind: sum(operations.get(name, 0) for name in names) for kind, names in _KINDS.items()}
                 contestants = contestants_for(op, variant, direction, ELEMENTS)
                 turns = {name: contestants[name] for name in ("copy", "kernel")}
                 seconds = interleaved_medians({**turns, "floor": floor(counts)}, rounds=arguments.rounds)
@@ -69,14 +62,6 @@ def main() -> None:
     console.print(table)
     found = {"environment": environment(), "rounds": arguments.rounds, "elements": ELEMENTS, "results": rows}
     save("arithmetic_floor", found)
-
-
-def count(rule: str, variant: str, direction: str) -> dict[str, int]:
-    """Floating point operations of each kind in the generated C of a kernel, an element."""
-    source = (files(momentgen.generated) / rule / f"{variant}.c").read_text()
-    body = source.split(f"{rule}_{variant}_{direction}_element(", 1)[1].split("\n}\n", 1)[0]
-    lines = [line for line in body.splitlines() if "const float " in line]
-    return {name: sum(bool(pattern.search(line)) for line in lines) for name, pattern in _STATEMENTS.items()}
 
 
 def floor(counts: dict[str, int]) -> Callable[[], object]:
