@@ -8,10 +8,9 @@ A polynomial that is all of f is taken in powers of x less a centre: written in 
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import mpmath
@@ -49,7 +48,7 @@ def _by_decaying(expr: sp.Expr, towards: int) -> sp.Expr:
     rates = [e.args[0] / x for e in found]
     if not found or not all(rate.is_Rational for rate in rates):
         return expr
-    unit = functools.reduce(sp.gcd, map(abs, rates))
+    unit = reduce(sp.gcd, map(abs, rates))
     power = sp.Dummy("E", positive=True)
     powers = {e: power ** (-towards * rate / unit) for e, rate in zip(found, rates, strict=True)}
     top, bottom = sp.fraction(sp.cancel(sp.together(expr.subs(powers))))
