@@ -10,30 +10,51 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from momentgen import laws as laws
     from momentgen import nn as nn
-    from momentgen.nn.convert import convert
-    from momentgen.nn.method import method
+    from momentgen.laws.border import method, noisy
+    from momentgen.laws.convert import convert
+    from momentgen.laws.debug import debug
+    from momentgen.laws.support import support
+    from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
     from momentgen.nn.summary import summary
     from momentgen.runtime.moments import Moments
 
-__all__ = ["Moments", "__version__", "convert", "method", "monte_carlo", "nn", "summary"]
+__all__ = [
+    "Moments",
+    "__version__",
+    "class_posterior",
+    "convert",
+    "debug",
+    "laws",
+    "method",
+    "monte_carlo",
+    "nn",
+    "noisy",
+    "summary",
+    "support",
+]
 
 __version__ = "0.1.0"
 
 #: public name -> the module that defines it.
 _HOMES = {
     "Moments": "momentgen.runtime.moments",
-    "convert": "momentgen.nn.convert",
-    "method": "momentgen.nn.method",
+    "class_posterior": "momentgen.nn.functional",
+    "convert": "momentgen.laws",
+    "debug": "momentgen.laws.debug",
+    "method": "momentgen.laws",
+    "noisy": "momentgen.laws",
+    "support": "momentgen.laws.support",
     "monte_carlo": "momentgen.nn.monte_carlo",
     "summary": "momentgen.nn.summary",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("momentgen.nn")
+    if name in ("laws", "nn"):
+        return importlib.import_module(f"momentgen.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ package raises a bare ``assert`` for a user's mistake.
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "InputError", "MomentgenError", "RuleError"]
+__all__ = ["BuildError", "InputError", "MomentgenError", "RuleError", "UnsupportedError"]
 
 
 class MomentgenError(Exception):
@@ -53,3 +53,7 @@ class BuildError(MomentgenError):
 
 class InputError(MomentgenError, ValueError):
     """An op was called with something it cannot take (shape, dtype, device, parameter)."""
+
+
+class UnsupportedError(MomentgenError, NotImplementedError):
+    """A network does something with a random value for which there is no rule; names function, law, module and line."""

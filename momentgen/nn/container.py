@@ -1,4 +1,4 @@
-"""Containers: torch's own, drawing a random input once under ``sample``."""
+"""Containers: torch's own, behind the border."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from typing import Any
 
 import torch
 
-from momentgen.nn.layer import Module
+from momentgen.laws.border import Border
 from momentgen.nn.normalize import Normalize
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 
-class Sequential(Module, torch.nn.Sequential):
-    """:class:`torch.nn.Sequential` of layers over moments."""
+class Sequential(Border, torch.nn.Sequential):
+    """:class:`torch.nn.Sequential` over moments; a normalisation goes into the weights of the layer before it."""
 
-    def forward(self, x: Any) -> Any:
-        """Pass ``x``, a tensor or moments, through every layer; a normalisation goes into the layer before it."""
+    def inner(self, x: Any) -> Any:
         before: torch.nn.Module | None = None
         for layer in self:
             if before is None:

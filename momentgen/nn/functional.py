@@ -1,58 +1,47 @@
-"""Functions over moments: arithmetic, the operations of torch.nn.functional, class posteriors and losses.
+"""Functions over moments: those of torch behind the border, class posteriors and losses.
+
+Every function of torch or torch.nn.functional is here under its own name, taking tensors and
+:class:`~momentgen.Moments` and returning moments: ``functional.add(x, y)``, ``functional.softmax(x, -1)``.  A value
+given twice is one value: ``functional.mul(x, x)`` is its square.
 
 Losses need no floor on variances: every denominator here has one of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.nn.arithmetic import add, cat, div, matmul, mean, mul, neg, stack, sub, sum
-from momentgen.nn.layer import as_moments, certain, draw
-from momentgen.nn.linear import bilinear, linear
-from momentgen.nn.norm import batch_norm, group_norm, layer_norm, rms_norm
-from momentgen.nn.pool import maximum, maximum_of
-from momentgen.nn.shape import interpolate, pad
+from momentgen.laws.border import as_moments, certain, draw, inside, run
+from momentgen.laws.law import laws_in
+from momentgen.laws.table import entry_of
 from momentgen.runtime import Moments
 
-__all__ = [
-    "add",
-    "batch_norm",
-    "bilinear",
-    "cat",
-    "certain",
-    "class_posterior",
-    "div",
-    "draw",
-    "gaussian_nll_loss",
-    "group_norm",
-    "interpolate",
-    "layer_norm",
-    "linear",
-    "log_class_posterior",
-    "matmul",
-    "maximum",
-    "maximum_of",
-    "mean",
-    "mul",
-    "neg",
-    "nll_loss",
-    "pad",
-    "rms_norm",
-    "stack",
-    "sub",
-    "sum",
-]
+__all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]
 
-#: variance of the standard logistic distribution.
-_LOGISTIC_VAR = math.pi**2 / 3
 Posterior = Literal["logistic", "normal", "simplified"]
+
+
+def __getattr__(name: str) -> Any:
+    """A function of torch behind the border."""
+    for space in (torch, F):
+        function = getattr(space, name, None)
+        if function is not None and entry_of(function) is not None:
+            return functools.partial(_bordered, function)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and laws no rule for a function of that name")
+
+
+def _bordered(function: Any, *args: Any, **kwargs: Any) -> Any:
+    if inside() or laws_in(args):
+        return function(*args, **kwargs)
+    return run(getattr(function, "__name__", str(function)), function, None, args, kwargs)
 
 
 def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.layer import as_moments, certain, draw
-from momentgen.nn.method import method
+from momentgen.laws.border import as_moments, certain, draw, lower, method
+from momentgen.laws.law import Law
 from momentgen.runtime import Moments
 
 __all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
@@ -162,9 +162,9 @@ def _value(out: Any) -> Tensor:
 
 
 def layer_names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
-    """The modules whose outputs are looked at: those without children, and the entry of a converted network not."""
+    """The modules whose outputs are looked at: those without children."""
     found = {part: name for name, part in model.named_modules() if not any(part.children())}
-    return {part: name or type(part).__name__ for part, name in found.items() if type(part).__name__ != "Entry"}
+    return {part: name or type(part).__name__ for part, name in found.items()}
 
 
 @contextlib.contextmanager
@@ -212,8 +212,10 @@ def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, di
         def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
             call = calls.get(name, 0)
             calls[name] = call + 1
-            if isinstance(out, Moments | Tensor):
-                found[name if call == 0 else f"{name}:{call}"] = out if isinstance(out, Moments) else certain(out)
+            if isinstance(out, Moments | Tensor | Law) and not (
+                isinstance(out, Tensor) and not out.is_floating_point()
+            ):
+                found[name if call == 0 else f"{name}:{call}"] = lower(out)
 
         return hook
 

@@ -21,16 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.conv import Conv1d, Conv2d, Conv3d, _Conv
-from momentgen.nn.layer import Layer, Module, as_moments, certain, draw, known, once_a_batch
-from momentgen.nn.linear import Linear
-from momentgen.nn.method import STATISTICS, current_method, statistics
+from momentgen.laws.border import Border, as_moments, check
+from momentgen.laws.channels import Channels, channels
+from momentgen.nn.layers import LAYERS, Module
 from momentgen.runtime import Moments
 
 __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
 
 
-class Normalize(Layer):
+class Normalize(Border, torch.nn.Module):
     """``(x - mean) / std · weight + bias`` by the data set's propagated statistics, one a channel.
 
     Within :class:`AnalyticNormalization` the statistics are propagated anew in every training step, and gradients pass
@@ -41,8 +40,6 @@ class Normalize(Layer):
         affine: whether to learn ``weight`` and ``bias``, which start at 1 and 0.
         eps: added to the variance, as in batch norm; 0 does no harm where the data vary.
     """
-
-    elementwise = True
 
     def __init__(self, num_features: int, affine: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
@@ -68,46 +65,39 @@ class Normalize(Layer):
         if x.shape[0 if x.dim() == 1 else 1] != self.num_features:
             raise InputError(f"Normalize: expected {self.num_features} channels, got shape {tuple(x.shape)}")
 
-    def plain(self, x: Tensor) -> Tensor:
+    def inner(self, x: Any) -> Any:
+        """Of a law or a tensor; statistics of the data set become this layer's own."""
+        if isinstance(x, Channels):
+            return self._normalised_statistics(x)
         self._check(x)
         return _scaled(x, *self._affine())
 
-    def moments(self, x: Moments) -> Moments:
-        self._check(x.mean)
-        factor, summand = self._affine()
-        squares, nothing = factor.square(), torch.zeros_like(summand)
-        mean = _scaled(x.mean, factor, summand)
-        return known(mean, once_a_batch(lambda var: _scaled(var, squares, nothing), x.var, mean))
-
-    def statistics(self, x: Moments) -> Moments:
-        if x.mean.shape != (self.num_features,):
-            raise InputError(f"Normalize: expected {self.num_features} channels, got {tuple(x.mean.shape)}")
-        factor, summand = self._live = self._of(x)
+    def _normalised_statistics(self, x: Channels) -> Channels:
+        mean, var = x.moments()
+        if mean.shape != (self.num_features,):
+            raise InputError(f"Normalize: expected {self.num_features} channels, got {tuple(mean.shape)}")
+        factor, summand = self._live = self._of(x.moments())
         with torch.no_grad():
-            self.running_mean.copy_(x.mean)  # type: ignore[operator]
-            self.running_var.copy_(x.var)  # type: ignore[operator]
-        return known(torch.addcmul(summand, x.mean, factor), factor.square() * x.var)
+            self.running_mean.copy_(mean)  # type: ignore[operator]
+            self.running_var.copy_(var)  # type: ignore[operator]
+        return x.alike(torch.addcmul(summand, mean, factor), factor.square() * var)
 
     def folds(self, layer: torch.nn.Module, x: Any) -> bool:
         """Whether :meth:`after` may stand for ``self(layer(x))``, and costs less.
 
-        It may not where somebody listens to the output of ``layer`` by a hook, or where the two propagate by different
-        methods; it costs more where the layer has more weights than activations.
+        It may not where somebody listens to the output of ``layer`` by a hook; it costs more where the layer has more
+        weights than activations.
         """
         if type(self) is not Normalize or type(layer) not in _FOLDING or _hooked(layer) or _hooked(self):
             return False
-        method = current_method(layer.propagation)  # type: ignore[arg-type]
-        if method == STATISTICS or method != current_method(self.propagation):
-            return False
-        mean = x.mean if isinstance(x, Moments) else x
         weight: Tensor = layer.weight  # type: ignore[assignment]
-        if not isinstance(mean, Tensor) or weight.shape[0] != self.num_features or mean.dim() != weight.dim():
+        if isinstance(x, Channels) or weight.shape[0] != self.num_features or x.ndim != weight.dim():
             return False
         # An output's places, about, against the inputs that each takes in.
-        steps = math.prod(layer.stride) if isinstance(layer, _Conv) else 1  # type: ignore[arg-type]
-        return mean.numel() // max(mean.shape[1], 1) > steps * weight[0].numel()
+        steps = math.prod(layer.stride) if isinstance(layer, _CONVOLUTIONS) else 1  # type: ignore[arg-type]
+        return x.numel() // max(x.shape[1], 1) > steps * weight[0].numel()  # type: ignore[no-any-return]
 
-    def after(self, layer: Linear | _Conv, x: Any) -> Moments:
+    def after(self, layer: Any, x: Any) -> Any:
         """``self(layer(x))`` by one affine layer, the factor and the summand in its weight and bias.
 
         Where :meth:`folds` says so.
@@ -115,26 +105,26 @@ class Normalize(Layer):
         factor, summand = self._affine()
         weight = layer.weight * factor.view(-1, *[1] * (layer.weight.dim() - 1))
         bias = summand if layer.bias is None else torch.addcmul(summand, layer.bias, factor)
-        value, method = as_moments(layer, x), current_method(self.propagation)
-        if method != "ap2":
-            value = certain(draw(value) if method == "sample" else value.mean)
-        return layer.affine(value, weight, bias)
+        if isinstance(layer, _CONVOLUTIONS):
+            return layer._conv_forward(x, weight, bias)
+        return F.linear(x, weight, bias)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.weight is not None}, eps={self.eps}"
 
 
-_FOLDING = (Linear, Conv1d, Conv2d, Conv3d)  # and no subclass, which may do something else
+_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+_FOLDING = tuple(LAYERS[name] for name in ("Linear", "Conv1d", "Conv2d", "Conv3d"))  # and no subclass
 
 
 def _hooked(layer: torch.nn.Module) -> bool:
     return any((layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks))
 
 
-def _scaled(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+def _scaled(x: Any, factor: Tensor, summand: Tensor) -> Any:
     """``x · factor + summand`` by channel; over space, batch norm's kernel takes the fewest passes."""
-    if x.dim() <= 2:
-        return torch.addcmul(summand, x, factor)
+    if x.ndim <= 2:
+        return torch.addcmul(summand, x, factor) if isinstance(x, Tensor) else x * factor + summand
     zero, one = torch.zeros_like(factor), torch.ones_like(factor)
     return F.batch_norm(x, zero, one, factor, summand, training=False, eps=0.0)
 
@@ -160,11 +150,8 @@ def propagate_statistics(network: torch.nn.Module, mean: Tensor, var: Tensor) ->
 
 def _propagated(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
     """The same, and every :class:`Normalize` keeps this pass's graph until it is settled."""
-    x = as_moments("propagate_statistics", Moments(mean, var))
-    if mean.dim() != 1:
-        raise InputError(f"propagate_statistics: expected shape (C,), got {tuple(mean.shape)}")
-    with statistics():
-        return as_moments("propagate_statistics", network(x))
+    check("propagate_statistics", Moments(mean, var))
+    return as_moments("propagate_statistics", network(channels(mean, var, network)))
 
 
 def _settle(network: torch.nn.Module) -> None:
@@ -196,7 +183,7 @@ class AnalyticNormalization(Module):
 
     def forward(self, x: Any) -> Any:
         """The network's output; in training, by statistics of its present parameters."""
-        if not self.training or current_method(self.propagation) == "statistics":
+        if not self.training or isinstance(x, Channels):
             return self.network(x)
         try:
             _propagated(self.network, self.data_mean, self.data_var)  # type: ignore[arg-type]
@@ -222,7 +209,8 @@ def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor)
     Raises:
         InputError: as :func:`propagate_statistics`; or if a layer's output does not vary.
     """
-    handles = [part.register_forward_hook(_rescale) for part in network.modules() if isinstance(part, Linear | _Conv)]
+    kinds = (torch.nn.Linear, *_CONVOLUTIONS)
+    handles = [part.register_forward_hook(_rescale) for part in network.modules() if isinstance(part, kinds)]
     try:
         with torch.no_grad():
             return propagate_statistics(network, mean, var)
@@ -231,12 +219,15 @@ def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor)
             handle.remove()
 
 
-def _rescale(layer: Any, _: Any, out: Moments) -> Moments:
-    if not bool((out.var > 0).all()):
+def _rescale(layer: Any, _: Any, out: Any) -> Any:
+    mean, var = out.moments() if isinstance(out, Channels) else out
+    if not bool((var > 0).all()):
         raise InputError(f"initialise_analytically: an output of {type(layer).__name__} does not vary over the data")
-    std = out.var.sqrt()
+    std = var.sqrt()
     layer.weight.div_(std.view(-1, *[1] * (layer.weight.dim() - 1)))
     if layer.bias is None:
-        return known(out.mean / std, torch.ones_like(std))
-    layer.bias.sub_(out.mean).div_(std)
-    return known(torch.zeros_like(std), torch.ones_like(std))
+        rescaled = (mean / std, torch.ones_like(std))
+    else:
+        layer.bias.sub_(mean).div_(std)
+        rescaled = (torch.zeros_like(std), torch.ones_like(std))
+    return out.alike(*rescaled) if isinstance(out, Channels) else Moments(*rescaled)

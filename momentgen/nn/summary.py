@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.nn.activation import ActivationLayer
+from momentgen.laws.activations import ACTIVATIONS
+from momentgen.laws.border import lower
+from momentgen.laws.law import Law
+from momentgen.laws.notes import listening
 from momentgen.nn.monte_carlo import monte_carlo, propagated
 from momentgen.runtime import Moments
 
@@ -46,10 +49,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows of :func:`summary`; prints as a table."""
+    """The rows of :func:`summary`; prints as a table.
+
+    Args:
+        rows: one per layer.
+        samples: of Monte Carlo.
+        notes: what the pass took approximately: expressions integrated by quadrature, with the rule that would make
+            them exact, quotients by random values, attention.
+    """
 
     rows: tuple[Row, ...]
     samples: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -57,7 +68,8 @@ class Summary:
         console = Console(width=120, no_color=True)
         with console.capture() as capture:
             console.print(self.__rich__())
-        return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+        lines = [line.rstrip() for line in capture.get().rstrip().splitlines()]
+        return "\n".join(lines + (["", "taken approximately:"] if self.notes else []) + [f"- {n}" for n in self.notes])
 
     def __rich__(self) -> Any:
         from rich.box import SIMPLE_HEAD
@@ -134,17 +146,18 @@ def summary(
     handles = [
         part.register_forward_hook(_saturation(name, saturations))
         for name, part in model.named_modules()
-        if isinstance(part, ActivationLayer)
+        if _kind(part) in _ACTIVATIONS
     ]
     try:
-        _, layers = propagated(model, x)
+        with listening() as notes:
+            _, layers = propagated(model, x)
     finally:
         for handle in handles:
             handle.remove()
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
     truth = monte_carlo(model, x, samples, seed=seed, progress=progress).layers if samples else {}
-    kinds = {name: type(part).__name__ for name, part in model.named_modules()}
+    kinds = {name: _kind(part) for name, part in model.named_modules()}
     rows = []
     for name, found in layers.items():
         base = name.partition(":")[0]
@@ -158,14 +171,22 @@ def summary(
                 _ratio(found, truth[name]) if name in truth else None,
             )
         )
-    return Summary(tuple(rows), samples)
+    return Summary(tuple(rows), samples, tuple(notes))
+
+
+_ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)
+
+
+def _kind(part: torch.nn.Module) -> str:
+    return type(part).__name__
 
 
 def _saturation(name: str, found: dict[str, float]) -> Any:
-    def hook(_module: torch.nn.Module, inputs: tuple[Any, ...], out: Moments) -> None:
-        if isinstance(inputs[0], Moments) and bool((inputs[0].var > 0).any()):
-            before = inputs[0].var
-            stuck = (out.var < _PASSED_ON**2 * before)[before > 0]
+    def hook(_module: torch.nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
+        given, found_out = (lower(value) if isinstance(value, Law) else value for value in (inputs[0], out))
+        if isinstance(given, Moments) and isinstance(found_out, Moments) and bool((given.var > 0).any()):
+            before = given.var
+            stuck = (found_out.var < _PASSED_ON**2 * before)[before > 0]
             found[name] = stuck.double().mean().item()
 
     return hook

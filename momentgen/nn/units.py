@@ -6,21 +6,41 @@ Their noise belongs to the model: it is there in training and in evaluation.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.nn.activation import generated_op
-from momentgen.nn.layer import Layer, known
-from momentgen.runtime import Moments, Op
+from momentgen.laws import noise
+from momentgen.laws.activations import generated_op
+from momentgen.laws.border import Border
+from momentgen.laws.law import Law, dispatch
 
 __all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 
 
-class InjectedNoise(Layer):
+class _Unit(Border, torch.nn.Module):
+    """A unit with a noise of its own, a :class:`momentgen.laws.noise.Unit`."""
+
+    def inner(self, x: Any) -> Any:
+        """A law's noise by its rule; a tensor's is drawn."""
+        return dispatch(noise.UNIT, None, (x, self), {}) if isinstance(x, Law) else self.drawn(x)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """What AP1 computes: the unit's mean, given the input's."""
+        raise NotImplementedError
+
+    def drawn(self, x: Tensor) -> Tensor:
+        """One draw."""
+        raise NotImplementedError
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance; ``var`` is None where the input is certain."""
+        raise NotImplementedError
+
+
+class InjectedNoise(_Unit):
     """``X + Z`` with independent noise Z, the same for every unit; before f it makes f(WX + Z).
 
     Source: Shekhovtsov & Flach 2018, (9).
@@ -38,8 +58,6 @@ class InjectedNoise(Layer):
     tensor([0.5000, 0.5000])
     """
 
-    elementwise = True
-
     def __init__(
         self, var: float = 1.0, mean: float = 0.0, distribution: Literal["normal", "logistic"] = "normal"
     ) -> None:
@@ -50,10 +68,6 @@ class InjectedNoise(Layer):
             raise InputError(f"InjectedNoise: expected a normal or logistic distribution, got {distribution!r}")
         self.mean, self.var, self.distribution = mean, var, distribution
 
-    @property
-    def noisy(self) -> bool:
-        return self.var > 0
-
     def plain(self, x: Tensor) -> Tensor:
         return x + self.mean if self.mean else x
 
@@ -63,45 +77,35 @@ class InjectedNoise(Layer):
         uniform = torch.rand_like(x).clamp(torch.finfo(x.dtype).tiny, 1 - torch.finfo(x.dtype).eps)
         return self.plain(x) + math.sqrt(3 * self.var) / math.pi * torch.logit(uniform)
 
-    def moments(self, x: Moments) -> Moments:
-        # One number, expanded where the input is certain: a linear layer then multiplies it once.
-        constant = all(stride == 0 for stride in x.var.stride())
-        if constant and x.var.numel():
-            first = x.var[(0,) * x.var.dim()] + self.var
-            return known(self.plain(x.mean), first.expand(x.var.shape))
-        return known(self.plain(x.mean), x.var + self.var)
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        # One number, expanded where the input's is: a linear layer then multiplies it once.
+        own = torch.full((), self.var, dtype=mean.dtype, device=mean.device)
+        if var is None:
+            return self.plain(mean), own.expand(mean.shape)
+        if var.numel() and all(stride == 0 for stride in var.stride()):
+            return self.plain(mean), (var[(0,) * var.dim()] + own).expand(mean.shape)
+        return self.plain(mean), var + own
 
     def extra_repr(self) -> str:
         return f"var={self.var}, mean={self.mean}, distribution={self.distribution!r}"
 
 
-class _Bernoulli(Layer):
+class _Bernoulli(_Unit):
     """Y in {0, 1} with P(Y = 1 | X) = F(X): mean p = E F(X), variance p (1 - p), whatever F's own variance."""
 
     op: str
-    variant: str | None
-    elementwise = True
 
     def __init__(self, variant: str | None = None) -> None:
         super().__init__()
         self.variant = variant
 
-    @property
-    def noisy(self) -> bool:
-        return True
-
     def drawn(self, x: Tensor) -> Tensor:
         return torch.bernoulli(self.plain(x))
 
-    def moments(self, x: Moments) -> Moments:
-        op = self._op()
-        result = op(x.mean, x.var) if self.variant is None else op(x.mean, x.var, variant=self.variant)
-        if op.name == self.op:
-            return result
-        return Moments(result.mean, result.mean * (1 - result.mean))
-
-    def _op(self) -> Op:
-        return generated_op(self.op, type(self).__name__)
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        op = generated_op(self.op, type(self).__name__)
+        spread = torch.zeros_like(mean) if var is None else var
+        return tuple(op(mean, spread) if self.variant is None else op(mean, spread, variant=self.variant))  # type: ignore[return-value]
 
     def extra_repr(self) -> str:
         return "" if self.variant is None else f"variant={self.variant!r}"
@@ -121,11 +125,6 @@ class LogisticBernoulli(_Bernoulli):
 
     def plain(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
-
-    def _op(self) -> Op:
-        # The mean is that of the logistic transform: without the rule of its own, its variance follows.
-        found = getattr(momentgen.generated, self.op, None)
-        return found if isinstance(found, Op) else generated_op("logistic_transform", type(self).__name__)
 
 
 class ProbitBernoulli(_Bernoulli):

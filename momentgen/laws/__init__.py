@@ -1,0 +1,46 @@
+"""Laws: what is known of a random value, as objects on which plain torch networks run.
+
+:class:`Point` is certain; :class:`Diagonal` has mean and variance of each value; :class:`Channels` the statistics of a
+data set.  The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
+Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
+"""
+
+from __future__ import annotations
+
+from momentgen.laws import composite, pointwise, several
+from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
+from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
+from momentgen.laws.convert import convert
+from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.law import Law
+from momentgen.laws.notes import listening
+from momentgen.laws.point import Point, point
+from momentgen.laws.pointwise import register_activation
+
+# Each of these modules has rules of Diagonal, beside those of its own module.
+for _rules in (pointwise.RULES, several.RULES, composite.RULES):
+    Diagonal.RULES.update(_rules)
+
+__all__ = [
+    "ACTIVATIONS",
+    "Border",
+    "Diagonal",
+    "Law",
+    "MissingRuleError",
+    "Point",
+    "as_moments",
+    "certain",
+    "convert",
+    "diagonal",
+    "draw",
+    "generated_op",
+    "inside",
+    "listening",
+    "lower",
+    "method",
+    "noisy",
+    "point",
+    "register_activation",
+    "run",
+    "set_method",
+]

@@ -1,0 +1,280 @@
+"""Affine functions: what each does to variances, that is with the squares of its coefficients.
+
+``VARIANCE`` maps the name of an affine function to a function of its callable, the variance and the remaining
+arguments, by their names in torch.  Exact where the inputs are independent (Shekhovtsov & Flach 2018, (7a), (7b)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.weak import WeakIdKeyDictionary
+
+from momentgen.errors import InputError, UnsupportedError
+
+__all__ = ["VARIANCE", "bind", "once_a_batch", "square_linear", "squares", "window_starts"]
+
+#: whether a torch.func transform is active; private in torch, and without it the general path is taken.
+_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+#: weight -> (its version, its squares), where no gradient is asked for: they last while the weight stays the same
+_kept: Any = WeakIdKeyDictionary()
+
+_CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+#: names of the arguments after the first
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    "linear": ("weight", "bias"),
+    **{f"conv{d}d": _CONV for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
+    **{
+        f"avg_pool{d}d": (
+            "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
+        )
+        for d in (1, 2, 3)
+    },
+    **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
+    "mean": ("dim", "keepdim"),
+    "sum": ("dim", "keepdim"),
+    "cumsum": ("dim",),
+    "interpolate": (
+        "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"
+    ),
+    "pad": ("pad", "mode", "value"),
+    "fold": ("output_size", "kernel_size", "dilation", "padding", "stride"),
+}  # fmt: skip
+
+
+def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments after the first, by name."""
+    return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+# ------------------------------------------------------------------- squares
+
+
+def squares(weight: Tensor) -> Tensor:
+    """``weight∘weight``; in evaluation kept while the weight stays the same, which costs the weight's memory again."""
+    if (
+        torch.compiler.is_compiling()
+        or (torch.is_grad_enabled() and weight.requires_grad)
+        or not isinstance(weight, torch.nn.Parameter)
+        or _transforming()
+        or weight.is_inference()
+    ):
+        return weight.square()
+    kept = _kept.get(weight)
+    if kept is None or kept[0] != weight._version or kept[1].dtype is not weight.dtype or kept[2] != weight.data_ptr():
+        with torch.no_grad():
+            kept = _kept[weight] = (weight._version, weight.detach().square(), weight.data_ptr())
+    return cast(Tensor, kept[1])
+
+
+def transformed() -> bool:
+    """Whether ``torch.func`` or forward-mode differentiation is at work, which the functions below are not made for."""
+    return _transforming() or getattr(forward_ad, "_current_level", 0) >= 0
+
+
+def square_linear(var: Tensor, weight: Tensor) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
+    if (
+        torch.compiler.is_compiling()
+        or not torch.is_grad_enabled()
+        or not weight.requires_grad
+        or transformed()
+        or torch.is_autocast_enabled(var.device.type)
+    ):
+        return F.linear(var, squares(weight))
+    return cast(Tensor, _SquareLinear.apply(var, weight))
+
+
+class _SquareLinear(torch.autograd.Function):
+    """See :func:`square_linear`; the squares are kept, for to make them anew takes longer."""
+
+    @staticmethod
+    def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
+        squared = weight.square()
+        ctx.save_for_backward(var, weight, squared)
+        return F.linear(var, squared)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        var, weight, squared = ctx.saved_tensors
+        of_var = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_var = grads[0] @ (weight.square() if torch.is_grad_enabled() else squared)
+        if ctx.needs_input_grad[1]:
+            doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
+            # An outer product is a slow matrix product.
+            product = doubled.t() @ flat if len(flat) > 1 else torch.outer(doubled[0], flat[0])
+            of_weight = product * weight
+        return of_var, of_weight
+
+
+def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
+    """``run(var)``, computed once where the whole batch has one variance, expanded."""
+    n = var.shape[0] if var.dim() > 1 else 1
+    if n > 1 and var.stride(0) == 0:
+        result = run(var[:1])
+        return result.expand(n, *result.shape[1:])
+    return run(var)
+
+
+# ------------------------------------------------------- variances, by function
+
+
+def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    shape = (*var.shape[:-1], weight.shape[0])
+    for dim in range(var.dim() - 1):
+        if var.stride(dim) == 0 and var.shape[dim] > 1:
+            var = var.narrow(dim, 0, 1)
+    if var.stride(-1) == 0 and var.shape[-1] > 1:
+        return (var[..., :1] * squares(weight).sum(dim=1)).expand(shape)
+    return square_linear(var, weight).expand(shape)
+
+
+def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:
+    squared = squares(weight)
+    return once_a_batch(lambda part: cast(Tensor, call(part, squared, None, **options)), var)
+
+
+def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
+    average = call(var, **options) if dim is None else call(var, dim, keepdim, **options)
+    if dim is None:
+        return cast(Tensor, average / max(var.numel(), 1))
+    dims = dim if isinstance(dim, tuple | list) else (dim,)
+    n = 1
+    for d in dims or range(var.dim()):
+        n *= var.shape[d]
+    return cast(Tensor, average / n)
+
+
+def _same(call: Any, var: Tensor, *args: Any, **options: Any) -> Tensor:
+    return cast(Tensor, call(var, *args, **options))
+
+
+def _pad(call: Any, var: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+    return cast(Tensor, call(var, pad, mode, 0.0 if mode == "constant" else None))
+
+
+def _tuple(value: Any, dims: int) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
+
+
+def window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
+    """Where the windows of a pool start along one dimension, as torch places them."""
+    reach = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count -= 1  # the last window must start inside the input or its left padding
+    if count < 1:
+        raise InputError(f"pool: a kernel of {kernel} (dilation {dilation}) does not fit an input of size {size}")
+    return [place * stride - padding for place in range(count)]
+
+
+def adaptive_edges(size: int, wanted: int | None) -> tuple[list[int], list[int]]:
+    """Start and length of the windows of an adaptive pool along one dimension."""
+    count = size if wanted is None else wanted
+    starts = [place * size // count for place in range(count)]
+    return starts, [-(-(place + 1) * size // count) - start for place, start in enumerate(starts)]
+
+
+def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
+    """The outer product of one list of numbers per dimension, in the dtype of ``like``."""
+    product = torch.ones((), dtype=like.dtype, device=like.device)
+    for d, values in enumerate(factors):
+        product = product * torch.tensor(values, dtype=like.dtype, device=like.device).view(
+            -1, *[1] * (len(factors) - 1 - d)
+        )
+    return product
+
+
+def _avg_pool(dims: int) -> Callable[..., Tensor]:
+    def variance(
+        call: Any,
+        var: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        kernel, padded = _tuple(kernel_size, dims), _tuple(padding, dims)
+        steps = kernel if stride is None or stride == [] else _tuple(stride, dims)
+        rest: list[Any] = [kernel_size, stride, padding, ceil_mode, count_include_pad]
+        if divisor_override:
+            rest.append(divisor_override)
+        average = call(var, *rest)
+        if divisor_override:
+            return cast(Tensor, average / divisor_override)
+        if not any(padded) and not ceil_mode:
+            return cast(Tensor, average / torch.Size(kernel).numel())
+        # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
+        ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), *rest)
+        counts = []
+        for d, size in enumerate(var.shape[-dims:]):
+            starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
+            counts.append([min(start + kernel[d], size) - max(start, 0) for start in starts])
+        return cast(Tensor, average / (_outer(counts, var) / ones[0]))
+
+    return variance
+
+
+def _adaptive_avg_pool(dims: int) -> Callable[..., Tensor]:
+    def variance(call: Any, var: Tensor, output_size: Any) -> Tensor:
+        sizes = zip(var.shape[-dims:], _tuple(output_size, dims), strict=True)
+        lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
+        return cast(Tensor, call(var, output_size) / _outer(lengths, var))
+
+    return variance
+
+
+def _interpolate(
+    call: Any,
+    var: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Nearest copies.  Linear and cubic modes weigh each dimension by a matrix, whose squares weigh the variances."""
+    options: dict[str, Any] = {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
+    if mode in ("nearest", "nearest-exact"):
+        return F.interpolate(var, size, scale_factor, mode, align_corners, **options)
+    if mode not in ("linear", "bilinear", "trilinear", "bicubic"):
+        raise UnsupportedError(f"interpolate: no rule in mode {mode!r}; an adaptive average pool may be meant")
+    kernel = "bicubic" if mode == "bicubic" else "bilinear"
+    for d in range(var.dim() - 2):
+        n = var.shape[2 + d]
+        unit = torch.eye(n, dtype=var.dtype, device=var.device)[None, None]
+        if size is not None:
+            wanted = size[d] if isinstance(size, tuple | list) else size
+            weights = F.interpolate(unit, (wanted, n), None, kernel, align_corners, antialias=antialias)
+        else:
+            factor = scale_factor[d] if isinstance(scale_factor, tuple | list) else scale_factor
+            weights = F.interpolate(unit, None, (factor, 1.0), kernel, align_corners, **options)
+        var = (var.movedim(2 + d, -1) @ weights[0, 0].square().T).movedim(-1, 2 + d)
+    return var
+
+
+VARIANCE: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    **{f"conv{d}d": _conv for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": _conv for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _avg_pool(d) for d in (1, 2, 3)},
+    **{f"adaptive_avg_pool{d}d": _adaptive_avg_pool(d) for d in (1, 2, 3)},
+    "mean": _mean,
+    "sum": _same,
+    "cumsum": _same,
+    "fold": _same,
+    "pad": _pad,
+    "interpolate": _interpolate,
+}

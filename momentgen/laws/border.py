@@ -1,0 +1,369 @@
+"""The border between tensors and laws: how inputs are lifted, and what is handed back.
+
+A network is called with tensors or :class:`~momentgen.Moments` and returns moments.  In between it runs on laws, of
+which the method in force, :class:`method`, decides once, as inputs enter.  Inside, nothing knows of methods.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Final, Literal, cast, get_args
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws import einops
+from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.law import Law, laws_in
+from momentgen.laws.numerics.root import square_root
+from momentgen.laws.point import Point, point
+from momentgen.runtime import Moments
+
+__all__ = [
+    "METHODS",
+    "Border",
+    "Method",
+    "as_moments",
+    "certain",
+    "check",
+    "current_method",
+    "draw",
+    "inside",
+    "lower",
+    "method",
+    "noisy",
+    "run",
+    "set_method",
+]
+
+Method = Literal["ap1", "ap2", "sample"]
+#: what a user may ask for.
+METHODS: Final[tuple[str, ...]] = get_args(Method)
+
+_method: ContextVar[str] = ContextVar("momentgen_method")
+_inside: ContextVar[bool] = ContextVar("momentgen_inside")
+
+
+class _Active:
+    """What is in force in this thread and task.
+
+    Properties written in C: ``torch.compile`` reads them while it traces, and guards the compiled code on what they say
+    (it can do neither with :meth:`ContextVar.get`).  Where nothing is set the value is this object.
+    """
+
+    method = property(_method.get)
+
+
+class _Tracing:
+    """How deep inside a network ``torch.compile`` is as it traces; always 0 outside."""
+
+    depth = 0
+
+
+_active: Any = _Active()
+_tracing = _Tracing()
+
+
+class method:  # noqa: N801 - a context manager, named as it is used
+    """How networks that are called within the context propagate.
+
+    Args:
+        name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
+            ``ap2``: means and variances, analytically.  ``sample``: every stochasticity is drawn.
+            (Shekhovtsov & Flach 2018, section 4.)
+
+    A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
+    It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
+
+    Raises:
+        InputError: for another name.
+
+    >>> import torch, momentgen
+    >>> layer = momentgen.nn.ReLU()
+    >>> x = momentgen.Moments(torch.zeros(1), torch.ones(1))
+    >>> with momentgen.method("ap1"):
+    ...     layer(x).mean
+    tensor([0.])
+    >>> layer(x).mean
+    tensor([0.3989])
+    """
+
+    def __init__(self, name: Method) -> None:
+        _known(name)
+        self._name: str = name
+        self._tokens: list[Token[str]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_method.set(self._name))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _method.reset(self._tokens.pop())
+
+
+def _known(name: str) -> None:
+    if name not in METHODS:
+        raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
+
+
+def current_method(own: str | None = None) -> str:
+    """The method in force: the context's, else the network's ``own``, else ``ap2``."""
+    found = _active.method
+    return own or "ap2" if found is _active else cast(str, found)
+
+
+# --------------------------------------------------------------------- values
+
+
+def certain(value: Tensor) -> Moments:
+    """A value without uncertainty: its variance is one zero, expanded."""
+    return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
+
+
+def noisy(x: Tensor, *, var: Tensor | float | None = None, std: Tensor | float | None = None) -> Moments:
+    """``x`` with noise of that variance or standard deviation on every value, independent.
+
+    Args:
+        x: means, any shape.
+        var: *variance* of the noise, a number or a tensor that broadcasts to the shape of ``x``.
+        std: standard deviation of the noise, in its place.
+
+    Raises:
+        InputError: if not exactly one is given, it is negative, or it does not broadcast.
+
+    >>> noisy(torch.zeros(2), std=0.5).var
+    tensor([0.2500, 0.2500])
+    """
+    if not isinstance(x, Tensor):
+        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
+    if (var is None) == (std is None):
+        raise InputError("noisy: expected either var or std")
+    given = cast(Any, var if std is None else std)
+    amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
+    if amount.dim() == 0 and not isinstance(given, Tensor) and not float(given) >= 0:
+        raise InputError(f"noisy: expected a variance or standard deviation of at least 0, got {given!r}")
+    try:
+        amount = (amount if std is None else amount * amount).expand(x.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"noisy: {'var' if std is None else 'std'} of shape {tuple(amount.shape)} does not broadcast to "
+            f"{tuple(x.shape)}"
+        ) from error
+    return Moments(x, amount)
+
+
+def draw(x: Moments) -> Tensor:
+    """One normal sample of ``x``, reparameterised: differentiable in mean and variance."""
+    return x.mean + square_root(x.var) * torch.randn_like(x.mean)
+
+
+#: whether a torch.func transform is active; private in torch, and without it values are not looked at.
+_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def check(where: object, value: Moments) -> Moments:
+    """``value``, its mean and variance of one shape and dtype, the variance not negative.
+
+    Raises:
+        InputError: otherwise.  Negative numbers are looked for in eager mode only: compiled code and ``torch.func``
+            transforms have no values to look at.
+    """
+    mean, var = value
+    if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
+        raise InputError(
+            f"{_name(where)}: expected Moments of two tensors, got {type(mean).__name__} and {type(var).__name__}"
+        )
+    if mean.shape != var.shape or mean.device != var.device:
+        raise InputError(
+            f"{_name(where)}: expected mean and variance of one shape and device, got {tuple(mean.shape)} on "
+            f"{mean.device} and {tuple(var.shape)} on {var.device}"
+        )
+    if not mean.is_floating_point() or (mean.dtype != var.dtype and not torch.is_autocast_enabled(mean.device.type)):
+        raise InputError(
+            f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
+        )
+    if (
+        not torch.compiler.is_compiling()
+        and type(var) in (Tensor, torch.nn.Parameter)
+        and var.numel()
+        and not var.is_meta
+        and not _transforming()
+        and not torch._C._len_torch_dispatch_stack()
+    ):
+        # Numbers that an expanded tensor repeats are looked at once.
+        once = var.detach()[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
+        least = once.amin().item()
+        if least < 0:
+            raise InputError(
+                f"{_name(where)}: a variance must not be negative, got {least:g} as the least of shape "
+                f"{tuple(var.shape)}"
+            )
+    return value
+
+
+def as_moments(where: object, value: object) -> Moments:
+    """``value`` as moments, checked: a tensor (variance 0), moments or a law.
+
+    Args:
+        where: what asks, for the error's text.
+        value: a tensor, :class:`~momentgen.Moments` or a law.
+
+    Raises:
+        InputError: for another type, and as :func:`check`.
+    """
+    if isinstance(value, Moments):
+        return check(where, value)
+    if isinstance(value, Law):
+        return cast(Moments, lower(value))
+    if isinstance(value, Tensor):
+        return certain(value)
+    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    raise InputError(f"{_name(where)}: expected a tensor or Moments, got {type(value).__name__}{length}")
+
+
+def _name(where: object) -> str:
+    if isinstance(where, torch.nn.Module):
+        return f"{type(where).__name__}({where.extra_repr()})"
+    return str(where)
+
+
+# -------------------------------------------------------------- lift and lower
+
+
+def _lift_value(where: object, value: Any, name: str, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
+    if isinstance(value, Moments):
+        for mean, var, known in seen:
+            if mean is value.mean and var is value.var:
+                return known  # one value given twice is one value
+        check(where, value)
+        law: Any
+        if name == "ap2":
+            law = diagonal(value.mean, value.var)
+        elif name == "ap1":
+            law = point(value.mean)
+        else:
+            law = draw(value)
+        seen.append((value.mean, value.var, law))
+        return law
+    if isinstance(value, Tensor):
+        # In training even indices are lifted: what they pick may meet dropout before it meets any law.
+        if name != "sample" and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
+            return point(value, Diagonal if name == "ap2" else None)
+        return value
+    if type(value) in (tuple, list):
+        return type(value)([_lift_value(where, item, name, training, seen) for item in value])
+    if type(value) is dict:
+        return {key: _lift_value(where, item, name, training, seen) for key, item in value.items()}
+    return value
+
+
+def lower(value: Any) -> Any:
+    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
+    if isinstance(value, Law):
+        if isinstance(value, Point):
+            form = value._form()
+            return certain(form) if form.is_floating_point() else form
+        return Moments(*value._parts())
+    if isinstance(value, Tensor):
+        return certain(value) if value.is_floating_point() else value
+    if isinstance(value, Moments):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)([lower(item) for item in value])
+    if type(value) is dict:
+        return {key: lower(item) for key, item in value.items()}
+    if value is None or isinstance(value, int | float | str):
+        return value
+    if isinstance(value, dict | tuple | list) or type(value) in pytree.SUPPORTED_NODES:
+        return pytree.tree_map(lower, value, is_leaf=lambda part: isinstance(part, Law | Moments))
+    return value
+
+
+def inside() -> bool:
+    """Whether a network is running on laws: what is called then is a part of it."""
+    if torch.compiler.is_compiling():
+        return _tracing.depth > 0
+    return _inside.get(False)
+
+
+def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call ``forward`` on laws of the arguments, and hand back moments.
+
+    Args:
+        where: the network or function, for errors.
+        forward: what runs on laws.
+        own: the method where no context says otherwise.
+        args: tensors, moments, and whatever else; tuples, lists and dictionaries of them.
+        kwargs: likewise.
+    """
+    name = current_method(own)
+    training = bool(getattr(where, "training", False))
+    seen: list[tuple[Any, Any, Any]] = []
+    lifted = [_lift_value(where, value, name, training, seen) for value in args]
+    named = {key: _lift_value(where, value, name, training, seen) for key, value in kwargs.items()}
+    if torch.compiler.is_compiling():
+        _tracing.depth += 1
+        out = forward(*lifted, **named)
+        _tracing.depth -= 1
+        return lower(out)
+    if not einops.registered and "einops" in sys.modules:
+        einops.register()
+    token = _inside.set(True)
+    try:
+        return lower(forward(*lifted, **named))
+    finally:
+        _inside.reset(token)
+
+
+class Border:
+    """Mixed in before a module's class: its ``forward`` takes tensors or moments and returns moments.
+
+    Inside a network, where it is called with laws, it is the class behind it.
+
+    Attributes:
+        propagation: the method where no context sets one; see :func:`set_method`.
+    """
+
+    propagation: str | None = None
+
+    def inner(self, *args: Any, **kwargs: Any) -> Any:
+        """What runs on laws: the forward of the class behind this one."""
+        plain = self.__dict__.get("_plain_forward") or super().forward  # type: ignore[misc]
+        return plain(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Moments of the output, by the method in force."""
+        return self.cross(self.inner, args, kwargs)
+
+    def cross(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""
+        if inside() or laws_in(args) or laws_in(kwargs.values()):
+            return inner(*args, **kwargs)
+        return run(self, inner, self.propagation, args, kwargs)
+
+
+def set_method(module: torch.nn.Module, name: Method | None) -> torch.nn.Module:
+    """Set how ``module`` and every network in it propagate when no :class:`method` context says otherwise.
+
+    Args:
+        module: a network over moments, or any module that holds some.
+        name: as for :class:`method`; ``None`` goes back to the default, ``ap2``.
+
+    Returns:
+        ``module``.
+
+    Raises:
+        InputError: for another name.
+    """
+    if name is not None:
+        _known(name)
+    for part in module.modules():
+        if isinstance(part, Border):
+            part.propagation = name
+    return module

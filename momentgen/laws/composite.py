@@ -1,0 +1,235 @@
+"""Functions that are written over others: attention, recurrent layers, gated units, ``addmm`` and its like.
+
+Each is a few lines over functions of torch that laws have rules for, so it serves every law that has those; attention
+has a rule of its own for moments.  ``F.multi_head_attention_forward`` is run from torch's own code object.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from momentgen.errors import UnsupportedError
+from momentgen.laws.law import Law, Rule, is_law
+from momentgen.laws.notes import note
+from momentgen.laws.table import Entry
+
+__all__ = ["RULES", "attended"]
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _body(function: Any) -> Callable[..., Any]:
+    """A function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
+    blind = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _never)
+    return types.FunctionType(
+        function.__code__, {**function.__globals__, **blind}, function.__name__, function.__defaults__
+    )
+
+
+def _by_body(function: Any) -> Rule:
+    body = _body(function)
+    defaults = function.__kwdefaults__ or {}
+
+    def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return body(*args, **{**defaults, **kwargs})
+
+    return rule
+
+
+# ------------------------------------------------------------------ attention
+
+
+def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0) -> Any:
+    """Attention by its rule for moments.
+
+    Args:
+        query: shape ``(..., L, E)``; it, key and value are laws or tensors.
+        key: shape ``(..., S, E)``.
+        value: shape ``(..., S, Ev)``.
+        scale: of the products.
+        bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
+        drop: probability with which dropout drops a weight.
+    """
+    from momentgen.laws.diagonal import made, pair
+    from momentgen.laws.numerics.attention import attention
+
+    note("attention: queries, keys and values taken as independent of each other")
+    if is_law(bias):
+        raise UnsupportedError("attention: a bias that is random has no rule")
+    return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop))
+
+
+_SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
+    query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
+    if bound.get("enable_gqa"):
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scale = bound.get("scale")
+    dtype, device = query.dtype, query.device
+    if isinstance(mask, Law):
+        mask = mask._form()
+    if bound.get("is_causal"):
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=device).tril()
+    bias = mask
+    if mask is not None and mask.dtype is torch.bool:
+        bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
+    own = query.shape[-1] ** -0.5 if scale is None else scale
+    return attended(query, key, value, own, bias, bound.get("dropout_p", 0.0))
+
+
+# ----------------------------------------------------------- recurrent layers
+
+
+def _gate(x: Any, weight: Any, bias: Any) -> Any:
+    return F.linear(x, weight, bias)
+
+
+def _lstm_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
+    h, c = state
+    gates = _gate(x, w[0], w[2]) + _gate(h, w[1], w[3])
+    i, f, g, o = gates.chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * torch.tanh(c)
+    return (h if w[4] is None else F.linear(h, w[4]), c)
+
+
+def _gru_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
+    (h,) = state
+    of_x, of_h = _gate(x, w[0], w[2]).chunk(3, -1), _gate(h, w[1], w[3]).chunk(3, -1)
+    r, z = torch.sigmoid(of_x[0] + of_h[0]), torch.sigmoid(of_x[1] + of_h[1])
+    n = torch.tanh(of_x[2] + r * of_h[2])
+    return (torch.lerp(n, h, z),)
+
+
+def _rnn_step(activation: Callable[[Any], Any]) -> Callable[..., tuple[Any, ...]]:
+    def step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (activation(_gate(x, w[0], w[2]) + _gate(state[0], w[1], w[3])),)
+
+    return step
+
+
+_STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "lstm": _lstm_step,
+    "gru": _gru_step,
+    "rnn_tanh": _rnn_step(torch.tanh),
+    "rnn_relu": _rnn_step(torch.relu),
+}
+
+
+def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch.lstm, gru and rnn: (input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)."""
+    if not isinstance(args[2], tuple | list):
+        raise UnsupportedError(f"{entry.name}: packed sequences of random values have no rule; pass a padded batch")
+    x, hx, params, biases, layers, dropout, train, both_ways, batch_first = args
+    step, is_lstm = _STEPS[entry.name], entry.name == "lstm"
+    states = tuple(hx) if is_lstm else (hx,)
+    directions = 2 if both_ways else 1
+    # With a projection an LSTM's output is narrower than its cell: one weight more.
+    projected = is_lstm and states[0].shape[-1] != states[1].shape[-1]
+    per = (4 if biases else 2) + (1 if projected else 0)
+    if batch_first:
+        x = x.transpose(0, 1)
+    last: list[list[Any]] = [[] for _ in states]
+    for layer in range(layers):
+        outputs = []
+        for direction in range(directions):
+            place = layer * directions + direction
+            own = list(params[place * per : (place + 1) * per])
+            hr = own.pop() if projected else None
+            weights = (own[0], own[1], own[2] if biases else None, own[3] if biases else None, hr)
+            state = tuple(part[place] for part in states)
+            found: list[Any] = []
+            steps = list(x.unbind(0))
+            for value in reversed(steps) if direction else steps:
+                state = step(value, state, weights)
+                found.append(state[0])
+            outputs.append(torch.stack(found[::-1] if direction else found))
+            for kept, part in zip(last, state, strict=True):
+                kept.append(part)
+        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and train and layer < layers - 1:
+            x = F.dropout(x, dropout, True)
+    out = x.transpose(0, 1) if batch_first else x
+    return (out, *(torch.stack(part) for part in last))
+
+
+def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, hx, w_ih, w_hh, *bias = args
+    b_ih, b_hh = bias or (None, None)
+    name = entry.name.removesuffix("_cell")
+    state = _STEPS[name](x, tuple(hx) if name == "lstm" else (hx,), (w_ih, w_hh, b_ih, b_hh, None))
+    return state if name == "lstm" else state[0]
+
+
+# ------------------------------------------------------------------ the others
+
+
+def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+    first, second = args[0].chunk(2, dim)
+    return first * torch.sigmoid(second)
+
+
+def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    product = args[1] @ args[2] if entry.name != "addr" else torch.outer(args[1], args[2])
+    if entry.name == "addbmm":
+        product = product.sum(0)
+    alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+    product = product if alpha == 1 else product * alpha
+    return product + (args[0] if beta == 1 else args[0] * beta)
+
+
+def _softmin(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return F.softmax(-args[0], dim, dtype=kwargs.get("dtype"))
+
+
+def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    product = args[1] * args[2] if entry.name == "addcmul" else args[1] / args[2]
+    value = kwargs.get("value", 1)
+    return args[0] + (product if value == 1 else product * value)
+
+
+def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
+    from momentgen.laws.diagonal import Diagonal, made, pair
+
+    a, b = args[0], args[1]
+    w = args[2] if len(args) > 2 else kwargs["weight"]
+    if not any(isinstance(value, Diagonal) for value in (a, b, w)):
+        return a + w * (b - a)
+    (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)
+    var: Any = 0.0
+    if v is not None:
+        var = v * (m_b - m_a) ** 2
+    own = 0.0 if v is None else v
+    if v_b is not None:
+        var = var + (m * m + own) * v_b
+    if v_a is not None:
+        var = var + ((1 - m) ** 2 + own) * v_a
+    mean = m_a + m * (m_b - m_a)
+    return made(mean, var)
+
+
+RULES: dict[str, Rule] = {
+    "scaled_dot_product_attention": _scaled_dot_product,
+    "multi_head_attention_forward": _by_body(F.multi_head_attention_forward),
+    **dict.fromkeys(_STEPS, _recurrent),
+    **{f"{name}_cell": _cell for name in _STEPS},
+    "glu": _glu,
+    **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addmv", "addr"), _add_product),
+    "softmin": _softmin,
+    **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
+    "lerp": _lerp,
+}

@@ -1,0 +1,90 @@
+"""``convert``: a plain torch network behind the border, over the same parameters."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from momentgen.errors import InputError
+from momentgen.laws.border import Border, Method, set_method
+
+__all__ = ["convert"]
+
+
+def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.Module:
+    """The network over moments that computes what ``module`` computes, over the same parameters and buffers.
+
+    The network runs as it is, on laws: nothing is traced, so what Python decides on shapes, flags and arguments is
+    decided anew at every call.  A function without a rule raises when it is met, and names its place.
+
+    Args:
+        module: a plain torch module.  It is not changed.
+        method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for ``ap2``.
+
+    Returns:
+        A module, also an instance of ``module``'s class, that takes tensors or :class:`~momentgen.Moments` where the
+        original takes tensors, and returns moments in the place of tensors.  Parameters and buffers are the same
+        objects, state dicts have the same keys; training and evaluation mode are its own.
+
+    Raises:
+        InputError: for another method, or something that is not a module.
+        UnsupportedError: when it is called, at a function that a law has no rule for.
+
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> network = convert(plain)
+    >>> network(torch.zeros(1, 2)).mean.shape, network.state_dict().keys() == plain.state_dict().keys()
+    (torch.Size([1, 3]), True)
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"convert: expected a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, Border):
+        return module if method is None else set_method(module, method)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError("convert: a scripted module cannot run on laws; convert the module that was scripted")
+    network = twin(module, {})
+    network.__class__ = behind_border(type(module))
+    if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
+        network.__dict__["_plain_forward"] = network.__dict__.pop("forward")
+    network.__dict__["propagation"] = None
+    return set_method(network, method)
+
+
+def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.Module:
+    """The module's tree anew: other module objects, each over the same dictionaries of parameters and buffers.
+
+    Training flags, hooks and children are its own; all other attributes are shared.
+    """
+    if id(module) in seen:
+        return seen[id(module)]
+    copy = type(module).__new__(type(module))
+    seen[id(module)] = copy
+    for name, value in module.__dict__.items():
+        copy.__dict__[name] = value.copy() if "hooks" in name and hasattr(value, "copy") else value
+    copy.__dict__["_modules"] = {
+        name: None if child is None else twin(child, seen) for name, child in module._modules.items()
+    }
+    return copy
+
+
+@functools.cache
+def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    """A class of modules with the border before its forward."""
+    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce_ex__": _reduce}
+    return type(f"Moments{kind.__name__}", (Border, kind), body)
+
+
+def _reduce(self: Any, protocol: int) -> tuple[Any, ...]:
+    return (
+        _rebuilt,
+        (type(self).__mro__[2],),
+        self.__getstate__()
+        if hasattr(kind := type(self), "__getstate__") and (kind.__getstate__ is not object.__getstate__)
+        else dict(self.__dict__),
+    )
+
+
+def _rebuilt(kind: type[torch.nn.Module]) -> Any:
+    made = behind_border(kind)
+    return made.__new__(made)

@@ -1,0 +1,316 @@
+"""``Diagonal``: mean and variance of each value, taken as independent and, where a function is not affine, normal.
+
+This is AP2 (Shekhovtsov & Flach 2018).  The rules here are for functions that move or add values; pointwise functions
+are in :mod:`~momentgen.laws.pointwise`, functions of several random values in :mod:`~momentgen.laws.several`.
+Variances are never clamped: every formula is a sum of non-negative terms.
+
+A value met with itself, or with a function of itself, is not taken as independent: see :mod:`~momentgen.laws.source`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws import affine, noise, source
+from momentgen.laws.affine import VARIANCE
+from momentgen.laws.law import Law, Rule, laws_in, moved, new_law, register_pytree, remember, tensor_of, tensors_of
+from momentgen.laws.notes import note
+from momentgen.laws.point import Point, written
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+from momentgen.runtime import Moments
+
+__all__ = ["Diagonal", "diagonal", "mean_of", "pair", "var_of"]
+
+
+@register_pytree
+class Diagonal(Law):
+    """Mean and variance of independent values.
+
+    >>> x = diagonal(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
+    >>> (2 * x + 1).moments().var
+    tensor([4., 0.])
+    """
+
+    __slots__ = ()
+    RANK = 1
+
+    def moments(self) -> Moments:
+        """Mean and variance."""
+        return Moments(*pair(self))
+
+    def _form(self) -> Tensor:
+        if self._view is not None:
+            self._refresh()
+        if self._mean is None:  # not integrated yet: a function of its source, and of that one's shape
+            return self._of._form()  # type: ignore[unreachable]
+        return self._mean
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        if self._view is not None:
+            self._refresh()
+        if self._mean is None:
+            source.settle(self)  # type: ignore[unreachable]
+        return (self._mean, self._var)  # type: ignore[return-value]
+
+    @classmethod
+    def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
+        parts = law._parts()
+        return parts if len(parts) == 2 else (parts[0], torch.zeros_like(parts[0]))
+
+
+def diagonal(mean: Tensor, var: Tensor) -> Diagonal:
+    """Independent values of that mean and variance, two tensors of one shape, dtype and device."""
+    law: Diagonal = new_law(Diagonal, mean, var)
+    law._noise = Diagonal
+    return law
+
+
+def pair(value: Any) -> tuple[Any, Tensor | None]:
+    """Mean and variance of a law, a tensor or a number; the variance of what is certain is None."""
+    if isinstance(value, Diagonal):
+        parts = value._parts()
+        return parts[0], parts[1]
+    if isinstance(value, Point):
+        return value._form(), None
+    return value, None
+
+
+def mean_of(value: Any) -> Any:
+    """The mean; tuples and lists item by item."""
+    if isinstance(value, Diagonal):
+        return value._parts()[0]
+    if type(value) in (tuple, list):
+        return type(value)([mean_of(item) for item in value])
+    return tensor_of(value)
+
+
+def var_of(value: Any) -> Any:
+    """The variance, 0 of what is certain; tuples and lists item by item."""
+    if isinstance(value, Diagonal):
+        return value._parts()[1]
+    if type(value) in (tuple, list):
+        return type(value)([var_of(item) for item in value])
+    mean = tensor_of(value)
+    return torch.zeros_like(mean) if isinstance(mean, Tensor) else 0.0
+
+
+def made(mean: Tensor, var: Tensor) -> Diagonal:
+    """A law of an output: the variance in the mean's dtype and shape."""
+    if var.dtype is not mean.dtype:
+        var = var.to(mean.dtype)
+    if var.shape != mean.shape:
+        var = var.expand(mean.shape)
+    return diagonal(mean, var)
+
+
+# -------------------------------------------------------------------- affine
+
+
+def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, rest = args[0], args[1:]
+    if laws_in(rest) or laws_in(kwargs.values()):
+        return _random_coefficients(entry, args, kwargs)
+    mean, var = pair(x)
+    if var is None:
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+    if kwargs and "dtype" in kwargs:
+        mean, var = mean.to(kwargs["dtype"]), var.to(kwargs["dtype"])
+        kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
+    out = entry.call(mean, *rest, **kwargs)
+    if entry.name in ("mean", "sum"):
+        law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
+        return remember(law, entry, args, kwargs, x)
+    bound = affine.bind(entry.name, rest, kwargs)
+    return made(out, _second(entry, VARIANCE[entry.name], var, bound))
+
+
+def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:
+    """A product of second moments, outside float16 autocast, where squares of weights underflow."""
+    kind = var.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16:
+        with torch.autocast(kind, enabled=False):
+            wide = {name: value.float() if _is_real(value) else value for name, value in bound.items()}
+            return function(entry.call, var.float(), **wide)  # type: ignore[no-any-return]
+    return function(entry.call, var, **bound)  # type: ignore[no-any-return]
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
+    if not entry.name.startswith(("linear", "conv")):
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+    bound = affine.bind(entry.name, args[1:], kwargs)
+    (m, v), (w, w_var) = pair(args[0]), pair(bound.pop("weight"))
+    b, b_var = pair(bound.pop("bias", None))
+    out = entry.call(m, w, b, **bound)
+    var = None if v is None else VARIANCE[entry.name](entry.call, v, w, None, **bound)
+    if w_var is not None:
+        second = m.square() if v is None else m.square() + v
+        own = entry.call(second, w_var, None, **bound)
+        var = own if var is None else var + own
+    if b_var is not None:
+        shape = [-1] + [1] * (out.dim() - 2) if entry.name != "linear" and out.dim() > 2 else [-1]
+        of_bias = b_var.view(shape)
+        var = of_bias.expand(out.shape) if var is None else var + of_bias
+    return made(out, var)
+
+
+# ------------------------------------------------------------------ movement
+
+#: functions that put values of several arguments together: the places of those that are values
+_VALUES: dict[str, tuple[int, ...]] = {
+    "cat": (0,), "stack": (0,), "hstack": (0,), "vstack": (0,), "dstack": (0,), "column_stack": (0,),
+    "where": (1, 2), "masked_fill": (0, 2), "scatter": (0, 3), "select_scatter": (0, 1), "slice_scatter": (0, 1),
+    "index_fill": (0, 3), "index_copy": (0, 3), "embedding": (1,), "broadcast_tensors": tuple(range(64)),
+}  # fmt: skip
+_VALUE_NAMES = ("tensors", "input", "other", "value", "src", "source", "weight")
+
+
+def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = _VALUES.get(entry.name)
+    if places is None:
+        if not isinstance(args[0], Law):
+            raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        found = moved(entry, args, kwargs)
+        if isinstance(found, Law) and not found.dtype.is_floating_point:
+            raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
+        return found
+    if entry.name == "cat" and isinstance(args[0], Law):
+        return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
+    variances = [var_of(value) if place in places else tensor_of(value) for place, value in enumerate(args)]
+    of_named = {name: var_of(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
+    means = [mean_of(value) for value in args]
+    named = {name: mean_of(value) for name, value in kwargs.items()}
+    out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
+    if not isinstance(out, Tensor):
+        return tuple(made(m, v) for m, v in zip(out, var, strict=True))
+    law = made(out, var)
+    laws = laws_in(args)
+    if entry.name in ("masked_fill", "where") and len(laws) == 1:
+        return remember(law, entry, args, kwargs, laws[0])
+    return law
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name, x = entry.name, args[0]
+    if name == "neg":
+        if x._mean is None:
+            return source.pending(entry, args, kwargs, x._of)
+        mean, var = pair(x)
+        return remember(made(-mean, var), entry, args, kwargs, x)
+    if len(args) == 1:
+        args, kwargs = (x, kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
+    y = args[1]
+    for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
+        if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
+            return source.pending(entry, args, kwargs, law._of)  # type: ignore[unreachable, arg-type]
+    if kwargs.get("rounding_mode") is not None:
+        raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
+    if isinstance(x, Diagonal) and isinstance(y, Diagonal):
+        found = source.combined(entry, x, y, kwargs)
+        if found is not None:
+            return found
+    (m1, v1), (m2, v2) = pair(x), pair(y)
+    if (v2 is not None and name == "div") or (v1 is not None and name == "rdiv"):
+        return _quotient(entry, args, kwargs)
+    law = made(entry.call(m1, m2, **kwargs), _combined_variance(name, m1, v1, m2, v2, kwargs.get("alpha", 1)))
+    return law if v1 is not None and v2 is not None else remember(law, entry, args, kwargs, y if v1 is None else x)
+
+
+def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None, alpha: float) -> Tensor:
+    """Variance of a sum or product of independent values, at least one of them random."""
+    if name in ("add", "sub", "rsub"):
+        if alpha != 1:
+            v2 = None if v2 is None else alpha * alpha * v2
+            if name == "rsub":
+                v1, v2 = (None if v1 is None else alpha * alpha * v1), (None if v2 is None else v2 / (alpha * alpha))
+        if v1 is None or v2 is None:
+            return v2 if v1 is None else v1  # type: ignore[return-value]
+        return v1 + v2
+    if name == "mul":
+        if v1 is None:
+            return m1 * m1 * v2  # type: ignore[no-any-return]
+        if v2 is None:
+            return m2 * m2 * v1  # type: ignore[no-any-return]
+        return v1 * (v2 + m2 * m2) + m1 * m1 * v2  # type: ignore[no-any-return]
+    return v1 / (m2 * m2) if v1 is not None else v2 / (m1 * m1)  # type: ignore[operator]
+
+
+def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A quotient with a random denominator, of independent values."""
+    over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
+    note(
+        "a quotient by a random value: its moments exist only where the denominator keeps away from 0; expanded to "
+        "second order, and NaN where the denominator is nearer to 0 than four standard deviations"
+    )
+    m, v = reciprocal(*under._parts())
+    m1, v1 = pair(over)
+    return made(m1 * m, _combined_variance("mul", m1, v1, m, v, 1))
+
+
+def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of 1/X to third order in c = var/mean²; NaN where c > 1/16."""
+    c = var / (mean * mean)
+    c = torch.where(c <= 1 / 16, c, torch.nan)
+    inverse = 1 / mean
+    return inverse * (1 + c * (1 + 3 * c)), inverse * inverse * c * (1 + c * (8 + 69 * c))
+
+
+# --------------------------------------------------------------------- noise
+
+
+def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not noise.active(entry, args, kwargs):
+        if entry.name == "rrelu":
+            return torch.nn.functional.leaky_relu(x, (args[1] + args[2]) / 2)  # type: ignore[arg-type]
+        return x
+    mean, var = pair(x)
+    if entry.name == "rrelu":
+        from momentgen.laws.pointwise import random_slope
+
+        return made(*random_slope(mean, torch.zeros_like(mean) if var is None else var, args[1], args[2]))
+    return made(*noise.moments(entry, mean, var, [tensor_of(value) for value in args], kwargs))
+
+
+# ------------------------------------------------------------------ creation
+
+
+def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
+    x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
+    values, named = tensors_of(args, kwargs)
+    out = entry.call(*values, **named)
+    return diagonal(out, torch.zeros_like(out)) if out.is_floating_point() and isinstance(x, Law) else out
+
+
+def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, named = tensors_of(args, kwargs)
+    return entry.call(*values, **named)
+
+
+def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+_OWN: dict[str, Rule] = {
+    "affine": _affine,
+    "movement": _movement,
+    "arithmetic": _arithmetic,
+    "noise": _noise,
+    "creation": _creation,
+    "query": _query,
+    "refusal": _refused,
+    "write": written,
+}
+Diagonal.RULES = dict(_OWN)

@@ -1,0 +1,508 @@
+"""A law: what is known of a random value, as an object that torch's functions take for a tensor.
+
+torch calls ``__torch_function__`` of every argument that has one, so a plain network runs on a law as it is: no
+tracing, no layers of its own.  This module has what all laws share: the dispatch of a function to the law's rule,
+shape and dtype, methods and operators, and the semantics of writing in place.  What is known of the value, and the
+rules, are in one module per law (:mod:`~momentgen.laws.point`, :mod:`~momentgen.laws.diagonal`, ...).
+
+A law is immutable but for functions that write in place.  Those bind its fields anew, so that other names of the
+object see the write; a view remembers the law that it was taken from, is taken again when that one has been written
+to, and writes through to it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws import debug
+from momentgen.laws.table import METHODS, TABLE, Entry, names
+from momentgen.laws.unsupported import unsupported
+
+__all__ = ["Law", "Rule", "dispatch", "is_law", "laws_in", "map_laws", "moved", "remember", "tensor_of", "tensors_of"]
+
+#: computes a function on a law: the function's entry, its positional and its keyword arguments.
+Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
+
+#: functions whose result shares memory with their input, where torch does not copy
+_VIEWS = frozenset(
+    names(
+        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim moveaxis "
+        "squeeze unsqueeze expand expand_as broadcast_to narrow select chunk split split_with_sizes tensor_split hsplit "
+        "vsplit dsplit unbind diagonal detach getitem unfold positive data atleast_1d atleast_2d atleast_3d real "
+        "adjoint"
+    )
+)
+
+
+class Law:
+    """What is known of a random value; stands where a network expects a tensor.
+
+    Attributes:
+        RANK: of the laws that meet in one function, the one of highest rank has the rule.
+        RULES: name or kind of a function -> the rule.
+    """
+
+    # One layout for all laws: a law that is written to may become another.
+    __slots__ = (
+        "__weakref__", "_call", "_depth", "_mean", "_noise", "_of", "_seen", "_var", "_version", "_view", "_waiting"
+    )  # fmt: skip
+
+    RANK: ClassVar[int] = 0
+    RULES: ClassVar[dict[str, Rule]] = {}
+
+    _mean: Tensor
+    _var: Tensor | None
+    #: (entry, args, kwargs) of the function of which this is the result, where it is worth remembering
+    _call: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None
+    #: the law that this one is a function of
+    _of: Law | None
+    #: the laws among the arguments, and how often each had been written to
+    _seen: tuple[tuple[Law, int], ...]
+    #: laws whose moments are not computed yet, and need this one's
+    _waiting: list[weakref.ref[Law]] | None
+    #: how many functions lie between this and the last value without a source
+    _depth: int
+    #: (base, entry, args, kwargs, place among the results, the base's version) of a view
+    _view: tuple[Law, Entry, tuple[Any, ...], dict[str, Any], int | None, int] | None
+    #: how often it has been written to
+    _version: int
+    #: what noise of the network's own makes of it: a class of laws, or None to take noise at its mean
+    _noise: type[Law] | None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return dispatch(TABLE.get(func), func, args, {} if kwargs is None else kwargs)
+
+    # ----------------------------------------------------------------- form
+
+    def _form(self) -> Tensor:
+        """A tensor of the law's shape, dtype and device."""
+        if self._view is not None:
+            self._refresh()
+        return self._mean
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._form().shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._form().dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._form().device
+
+    @property
+    def ndim(self) -> int:
+        return self._form().dim()
+
+    @property
+    def layout(self) -> torch.layout:
+        return self._form().layout
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(part.requires_grad for part in self._parts())
+
+    @property
+    def is_leaf(self) -> bool:
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        return self._form().is_cuda
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._form().is_cpu
+
+    @property
+    def is_meta(self) -> bool:
+        return self._form().is_meta
+
+    @property
+    def is_mps(self) -> bool:
+        return self._form().is_mps
+
+    @property
+    def is_xpu(self) -> bool:
+        return self._form().is_xpu
+
+    @property
+    def is_sparse(self) -> bool:
+        return False
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    @property
+    def is_quantized(self) -> bool:
+        return False
+
+    @property
+    def is_mkldnn(self) -> bool:
+        return False
+
+    @property
+    def itemsize(self) -> int:
+        return self._form().itemsize
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - torch's name
+        return self.permute(*range(self.ndim - 1, -1, -1))
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        return self.transpose(-2, -1)
+
+    @property
+    def data(self) -> Any:
+        return self.detach()
+
+    @property
+    def real(self) -> Any:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._form())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.unbind(0))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    # -------------------------------------------------------------- history
+
+    @property
+    def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
+        """The call of which this is the result, while no argument has been written to."""
+        if self._call is not None:
+            for law, version in self._seen:
+                if law._version != version:
+                    return None
+        return self._call
+
+    @property
+    def _source(self) -> Law | None:
+        """The law that this one is a function of, while the call that made it is known."""
+        return None if self._made is None else self._of
+
+    # ---------------------------------------------------------------- parts
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        """The tensors that the law consists of, each of the law's shape."""
+        if self._view is not None:
+            self._refresh()
+        return (self._mean,) if self._var is None else (self._mean, self._var)
+
+    def _like(self, *parts: Tensor) -> Law:
+        """A law of the same class from its parts."""
+        made = new_law(type(self), *parts)
+        made._noise = self._noise
+        return made
+
+    # ------------------------------------------------------ writing in place
+
+    def _assign(self, new: Any) -> None:
+        """Become ``new``, a law or a tensor; a view writes through to its base."""
+        if not isinstance(new, Law):
+            new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
+        new_parts = new._parts()
+        for waiting in self._waiting or ():
+            law = waiting()
+            if law is not None:
+                law._parts()
+        self._waiting = None
+        if self._view is not None:
+            base, entry, args, kwargs, place, _ = self._view
+            if len(new_parts) > len(base._parts()):
+                _become(base, type(new), (*base._parts(), torch.zeros_like(base._mean)))
+            cast = type(base)._promoted(new)
+            written = []
+            for part, value in zip(base._parts(), cast, strict=True):
+                whole = part.clone(memory_format=torch.contiguous_format)
+                view = entry.call(whole, *args, **kwargs)
+                (view if place is None else view[place]).copy_(value)
+                written.append(whole)
+            base._assign(base._like(*written))
+            self._view = (base, entry, args, kwargs, place, base._version)
+        dtype = self._mean.dtype
+        _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
+        self._call, self._of, self._depth = None, None, 0
+        self._version += 1
+
+    @classmethod
+    def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
+        """The parts of ``law`` as those of a law of this class."""
+        return law._parts()
+
+    def _refresh(self) -> None:
+        """Take a view again, if what it was taken from has been written to."""
+        if self._view is None:
+            return
+        base, entry, args, kwargs, place, version = self._view
+        if base._view is not None:
+            base._refresh()
+        if base._version == version:
+            return
+        parts = []
+        for part in base._parts():
+            view = entry.call(part, *args, **kwargs)
+            parts.append(view if place is None else view[place])
+        _become(self, type(base), tuple(parts))
+        self._call, self._of = None, None
+        self._view = (base, entry, args, kwargs, place, base._version)
+
+
+def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
+    """A law without a history."""
+    law = kind.__new__(kind)
+    law._mean, law._var = mean, var
+    law._call = law._of = law._view = law._noise = law._waiting = None
+    law._depth = law._version = 0
+    return law
+
+
+#: beyond so many functions of one value what it is a function of is forgotten, and its memory freed
+DEPTH = 12
+
+
+def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], of: Law) -> Any:
+    """Let ``law`` know of which call it is the result, and of which law a function."""
+    if of._depth < DEPTH:
+        law._call, law._of, law._depth = (entry, args, kwargs), of, of._depth + 1
+        law._seen = tuple([(value, value._version) for value in laws_in(args)])
+    return law
+
+
+def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
+    if type(law) is not kind:
+        law.__class__ = kind  # type: ignore[assignment]
+    law._mean = parts[0]
+    law._var = parts[1] if len(parts) > 1 else None
+
+
+# ----------------------------------------------------------------- arguments
+
+
+def is_law(value: object) -> bool:
+    """Whether ``value`` is a law."""
+    return isinstance(value, Law)
+
+
+def laws_in(args: Any) -> list[Law]:
+    """The laws among arguments, one level of tuples and lists deep."""
+    found = []
+    for value in args:
+        if isinstance(value, Law):
+            found.append(value)
+        elif type(value) in (tuple, list):
+            found.extend([item for item in value if isinstance(item, Law)])
+    return found
+
+
+def tensor_of(value: Any) -> Any:
+    """The first part (mean, or value) of a law; anything else as it is, tuples and lists item by item."""
+    if isinstance(value, Law):
+        return value._form()
+    if type(value) in (tuple, list):
+        return type(value)([tensor_of(item) for item in value])
+    return value
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments with the first part of each law in its place."""
+    return [tensor_of(value) for value in args], {name: tensor_of(value) for name, value in kwargs.items()}
+
+
+def map_laws(function: Callable[[Law], Any], value: Any) -> Any:
+    """``value`` with every law in it, one level of tuples and lists deep, replaced."""
+    if isinstance(value, Law):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)([function(item) if isinstance(item, Law) else item for item in value])
+    return value
+
+
+# ------------------------------------------------------------------ dispatch
+
+#: why a tensor cannot be the target of a write
+OVERWRITTEN = "a tensor cannot be overwritten by a random value; allocate it with torch.zeros_like(x)"
+
+
+def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute a function on laws by the rule of the highest-ranking one.
+
+    Raises:
+        UnsupportedError: if there is no rule for the function and the law.
+    """
+    law: Law | None = None
+    for value in laws_in(args):
+        if law is None or value.RANK > law.RANK:
+            law = value
+    if kwargs:
+        for value in laws_in(kwargs.values()):
+            if law is None or value.RANK > law.RANK:
+                law = value
+    if law is None:
+        raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
+    if entry is None:
+        raise unsupported(func, law, "no function of the table computes it")
+    rules = law.RULES
+    rule = rules.get(entry.name)
+    if rule is None:
+        rule = rules.get(entry.kind)
+        if rule is None:
+            raise unsupported(func, law, None, entry)
+    overwrites = entry.overwrites
+    if entry.flag is not None:
+        args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
+    if "out" in kwargs:
+        if kwargs["out"] is not None:
+            raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
+        kwargs = {name: value for name, value in kwargs.items() if name != "out"}
+    if not args and "input" in kwargs:
+        args = (kwargs["input"],)
+        kwargs = {name: value for name, value in kwargs.items() if name != "input"}
+    result = rule(entry, args, kwargs)
+    if debug.active.on is True:
+        debug.inspect(entry.name, result)
+    if overwrites and entry.kind != "write":
+        target = args[0]
+        if isinstance(target, Law):
+            target._assign(result)
+            return target
+        if not entry.rebinds:
+            raise unsupported(
+                func,
+                law,
+                "a tensor cannot be overwritten by a random value; allocate it with torch.zeros_like(x)",
+                entry,
+            )
+    return result
+
+
+def _without_flag(
+    place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """Arguments without ``inplace=True``, and whether it was there."""
+    if "inplace" in kwargs:
+        rest = {name: value for name, value in kwargs.items() if name != "inplace"}
+        return args, rest, bool(kwargs["inplace"])
+    if len(args) > place:
+        return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
+    return args, kwargs, False
+
+
+def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of every law for functions that move values of their first argument: the same on each part."""
+    law = args[0]
+    if not isinstance(law, Law):
+        return NotImplemented
+    rest = [tensor_of(value) for value in args[1:]]
+    named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
+    results = [entry.call(part, *rest, **named) for part in law._parts()]
+    first = results[0]
+    if isinstance(first, Tensor):
+        if first is law._mean:
+            return law
+        made = law._like(*results)
+        _remember_view(made, law, entry, rest, named, None, first)
+        return made
+    outputs = []
+    for place, parts in enumerate(zip(*results, strict=True)):
+        made = law._like(*parts)
+        _remember_view(made, law, entry, rest, named, place, parts[0])
+        outputs.append(made)
+    return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
+
+
+def _remember_view(
+    made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
+) -> None:
+    remember(made, entry, (law, *rest, place), named, law)
+    if entry.name not in _VIEWS:
+        return
+    if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
+        return  # torch copies
+    if entry.name == "getitem" and not _basic(rest[0]):
+        return
+    made._view = (law, entry, tuple(rest), named, place, law._version)
+
+
+def _basic(index: Any) -> bool:
+    """Whether an index makes a view, as numbers and slices do, and not a copy, as tensors and lists do."""
+    if type(index) is tuple:
+        return all(_basic(item) for item in index)
+    return index is None or index is Ellipsis or isinstance(index, int | slice)
+
+
+# ------------------------------------------------------------------- methods
+
+
+def _method(name: str) -> Callable[..., Any]:
+    # Looked up at a call, and not bound: torch.compile takes an object in a closure only if the law has a source.
+    def method(self: Law, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+
+    return method
+
+
+def _complete(cls: type[Law]) -> None:
+    """Give ``cls`` the methods of a tensor."""
+    own = {*dir(object), *vars(cls), "__dict__", "__weakref__", "__module__", "__annotations__", "__setstate__"}
+    own |= {"__deepcopy__", "__torch_dispatch__", "__dlpack_c_exchange_api__", "_reduce_ex_internal", "__dir__"}
+    for name in dir(Tensor):
+        if name in own or not callable(getattr(Tensor, name)):
+            continue
+        method = _method(name)
+        method.__name__ = name
+        setattr(cls, name, method)
+    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+        setattr(cls, name, _method(name))
+
+
+_complete(Law)
+
+
+def _flatten(law: Law) -> tuple[list[Tensor], tuple[type[Law], Any]]:
+    return list(law._parts()), (type(law), law._noise)
+
+
+def _flatten_with_keys(law: Law) -> tuple[list[tuple[Any, Tensor]], tuple[type[Law], Any]]:
+    parts, context = _flatten(law)
+    keys = ("mean", "var")[: len(parts)]
+    return [(pytree.GetAttrKey(f"_{key}"), part) for key, part in zip(keys, parts, strict=True)], context
+
+
+def _unflatten(parts: Any, context: tuple[type[Law], Any]) -> Law:
+    law: Law = new_law(context[0], *parts)
+    law._noise = context[1]
+    return law
+
+
+def register_pytree(cls: type[Law]) -> type[Law]:
+    """Let vmap, export and their like see the tensors of a law; a decorator of its class."""
+    pytree.register_pytree_node(
+        cls,
+        _flatten,
+        _unflatten,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        flatten_with_keys_fn=_flatten_with_keys,  # type: ignore[arg-type]
+    )
+    return cls

@@ -1,0 +1,138 @@
+"""Noise of a network's own: dropout, random slopes, drawn tensors.  Its moments, given those of what it acts on.
+
+With q = 1 − p kept and torch's scaling by 1/q, dropout's Y = X B / q has mean m and variance (v + p m²) / q: both
+terms are non-negative (Shekhovtsov & Flach 2018, section 3.2).  Dropout of whole channels has the same moments of
+each unit; that a channel's units fall together is not carried on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.table import Entry
+
+__all__ = ["UNIT", "Unit", "active", "expectation", "moments"]
+
+
+class Unit(Protocol):
+    """Noise of a user's own: a unit that can be drawn, and whose moments are known."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        """What AP1 computes: the unit's mean at a certain value."""
+
+    def drawn(self, x: Tensor) -> Tensor:
+        """One draw."""
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and *variance*, given those of the value; None is the variance of a certain one."""
+
+
+def _drawn(x: Tensor, unit: Unit) -> Tensor:
+    return unit.drawn(x)
+
+
+#: the entry with which a unit is called on a law: ``dispatch(UNIT, None, (law, unit), {})``
+UNIT = Entry("unit", "noise", _drawn)
+
+#: the value to which alpha dropout sets units, −scale·alpha of SELU.
+_ALPHA = -1.7580993408473766
+
+_DROPOUT = ("p", "training")
+_SIGNATURES: dict[str, tuple[str, ...]] = {
+    **{f"dropout{d}": _DROPOUT for d in ("", "1d", "2d", "3d")},
+    "alpha_dropout": _DROPOUT,
+    "feature_alpha_dropout": _DROPOUT,
+    "rrelu": ("lower", "upper", "training"),
+    "bernoulli_": ("p",),
+    "normal_": ("mean", "std"),
+    "uniform_": ("from", "to"),
+    "scaled_dot_product_attention": ("key", "value", "attn_mask", "dropout_p"),
+    "multi_head_attention_forward": (
+        "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v",
+        "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias", "training",
+    ),
+}  # fmt: skip
+
+
+def _bound(entry: Entry, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(_SIGNATURES.get(entry.name, ()), args[1:], strict=False)), **kwargs}
+
+
+def active(entry: Entry, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the call is random by itself."""
+    bound = _bound(entry, args, kwargs)
+    name = entry.name
+    if entry is UNIT:
+        return True
+    if "dropout" in name:
+        # torch.dropout's argument is called `train`; the alpha dropouts of F default to training=False.
+        training = bound.get("training", bound.get("train", "alpha" not in name))
+        return bool(training) and bound.get("p", 0.5) > 0
+    if name == "rrelu":
+        return bool(bound.get("training", False)) and bound.get("upper", 1 / 3) > bound.get("lower", 1 / 8)
+    if name == "scaled_dot_product_attention":
+        return bool(bound.get("dropout_p", 0.0) > 0)
+    if name == "multi_head_attention_forward":
+        return bool(bound.get("training", True) and bound.get("dropout_p", 0.0) > 0)
+    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        # input, hx, params, has_biases, num_layers, dropout, train, ...; packed sequences have one argument more
+        shift = 1 if isinstance(args[2], Tensor) or hasattr(args[2], "_form") else 0
+        return bool(args[5 + shift] > 0 and args[6 + shift])
+    return entry.kind == "noise"
+
+
+def expectation(entry: Entry, args: list[Any], kwargs: dict[str, Any]) -> Tensor | None:
+    """What AP1 takes for the call on certain values: its mean; None where torch's own function does not draw."""
+    if not active(entry, args, kwargs):
+        return None
+    mean: Tensor
+    if entry is UNIT:
+        return args[1].plain(args[0])  # type: ignore[no-any-return]
+    if entry.name.startswith("dropout"):
+        p = _bound(entry, args, kwargs).get("p", 0.5)
+        return args[0] if p < 1 else torch.zeros_like(args[0])  # type: ignore[no-any-return]
+    mean, _ = moments(entry, args[0], None, args, kwargs)
+    return mean
+
+
+def moments(entry: Entry, mean: Tensor, var: Tensor | None, args: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Mean and variance of an active call.
+
+    Args:
+        entry: the function's.
+        mean: of the value that it acts on.
+        var: its variance; None if it is certain.
+        args: of the call, the value among them.
+        kwargs: of the call.
+    """
+    if entry is UNIT:
+        return args[1].moments(mean, var)  # type: ignore[no-any-return]
+    bound, name = _bound(entry, args, kwargs), entry.name
+    if name in ("randn_like", "rand_like"):
+        options = {key: value for key, value in kwargs.items() if key in ("dtype", "device")}
+        like = torch.zeros_like(mean, **options)
+        return (like, like + 1) if name == "randn_like" else (like + 0.5, like + 1 / 12)
+    if name == "bernoulli_":
+        p = bound.get("p", 0.5)
+        return torch.zeros_like(mean) + p, torch.zeros_like(mean) + p * (1 - p)
+    if name == "bernoulli":
+        raise NotImplementedError
+    if name == "normal_":
+        return torch.zeros_like(mean) + bound.get("mean", 0.0), torch.zeros_like(mean) + bound.get("std", 1.0) ** 2
+    if name == "uniform_":
+        low, high = bound.get("from", 0.0), bound.get("to", 1.0)
+        return torch.zeros_like(mean) + (low + high) / 2, torch.zeros_like(mean) + (high - low) ** 2 / 12
+    p = bound.get("p", 0.5)
+    if p == 1:
+        return torch.zeros_like(mean), torch.zeros_like(mean)
+    kept = 1 - p
+    if "alpha" in name:
+        # Y = a (X B + α (1 − B)) + b with torch's a and b
+        scale = (kept * (1 + p * _ALPHA**2)) ** -0.5
+        spread = (mean - _ALPHA).square() * p
+        return mean * (scale * kept), (spread if var is None else var + spread) * (scale**2 * kept)
+    own = mean.square() * (p / kept)
+    return mean, own if var is None else var / kept + own

@@ -1,0 +1,1 @@
+"""Numerical rules on plain tensors: mean and variance in, mean and variance out."""

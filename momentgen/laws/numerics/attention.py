@@ -1,0 +1,175 @@
+"""Mean and variance of scaled dot-product attention with random queries, keys and values.
+
+The logits of one query share that query, so they are correlated; with Q, K their means and v_Q, v_K the variances,
+
+    Cov(x_j, x_k) = scale² (δ_jk own_j + Σ_e v_Q,e K_je K_ke),  own_j = Σ_e (Q_e² + v_Q,e) v_K,je.
+
+What one probability needs of it is the variance of x_j - Σ_k q_k x_k, for which two products with the keys suffice; the
+law of its log-odds then comes from self-consistency (:func:`momentgen.laws.numerics.softmax.log_odds`).  With q_j and
+u_j the means and variances of the probabilities, V and v_V those of the values, and o = Σ q_j V_j,
+
+    Var = Σ_j h_j (V_j - o)² + Σ_j (u_j + q_j²) v_V,j,    h_j = u_j / (1 - 2 q_j + Σ_k q_k²).
+
+The denominator makes the first term exact for two keys, and for any number of keys if the noise of the logits is
+independent and alike and the probabilities change linearly.  It is also right on average for the correlated part
+where keys and values are unrelated.  (Without it, as in Σ u_j (V_j - o)², σ is 30 % too small for two keys.)
+
+With ``exact_query`` the correlated part is carried to the output in full, at ``L S E Ev`` multiplications a head where
+plain attention has ``L S (E + Ev)``: it matters where keys and values are related, as when both are projections of a
+few directions, and the values are nearly certain.
+
+All variances are variances, not standard deviations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.numerics.softmax import log_odds, probabilities
+
+__all__ = ["attention"]
+
+Pair = tuple[Tensor, Tensor | None]
+
+#: logit of a masked key, as in the softmax
+_MASKED = -1e9
+#: smallest denominator of h: beyond, with one weight above about 0.997, (V - o)² keeps no digits in float32
+_SMALLEST = 1e-5
+
+
+def attention(
+    query: Pair,
+    key: Pair,
+    value: Pair,
+    scale: float,
+    bias: Tensor | None = None,
+    drop: float = 0.0,
+    *,
+    exact_query: bool = False,
+    passes: int = 2,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ``softmax(scale Q Kᵀ + bias) V``, all entries of Q, K and V independent and normal.
+
+    Args:
+        query: mean and variance (None: certain) of the queries, shape ``(..., L, E)``.
+        key: of the keys, shape ``(..., S, E)``.
+        value: of the values, shape ``(..., S, Ev)``.
+        scale: factor of the logits, usually ``E**-0.5``.
+        bias: certain, added to the logits, broadcastable to ``(..., L, S)``; ``-inf`` masks a key.
+        drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
+        exact_query: whether the noise that the logits of one query share is carried to the output in full; see the
+            module.
+        passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; a
+            third is worth its time for logits of σ above 2.
+
+    Returns:
+        Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.  A query
+        with every key masked gives NaN, as in torch.
+
+    >>> x, half = torch.eye(2), torch.full((2, 2), 0.5)
+    >>> mean, var = attention((x, half), (x, half), (x, None), scale=1.0)
+    >>> mean.sum(-1), bool((var > 0).all())
+    (tensor([1., 1.]), True)
+    """
+    dtype = query[0].dtype
+    (q, vq), (k, vk), (v, vv) = (_full_precision(pair) for pair in (query, key, value))
+    logits = scale * (q @ k.mT)
+    if bias is not None:
+        logits = logits + bias
+    if vq is None and vk is None:
+        weights = torch.softmax(logits, -1)
+        second = weights * weights if vv is not None or drop else None
+        mean = weights @ v
+        var = torch.zeros_like(mean)
+    else:
+        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, bias is not None, exact_query, passes)
+    if vv is not None and second is not None:
+        var = var + second @ vv
+    if drop and second is not None:
+        # E p² E V² times the variance of a kept and scaled weight; this is not a matter of V - o.
+        square = v * v if vv is None else v * v + vv
+        var = var + drop / (1 - drop) * (second @ square)
+    return mean.to(dtype), var.to(dtype)
+
+
+def _random_weights(
+    logits: Tensor,
+    q: Tensor,
+    vq: Tensor | None,
+    k: Tensor,
+    vk: Tensor | None,
+    v: Tensor,
+    scale: float,
+    biased: bool,
+    exact_query: bool,
+    passes: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Second moments of the weights; mean of the output, and its variance for certain values."""
+    square = scale * scale
+    own = logits.new_zeros(()) if vk is None else square * ((q * q if vq is None else q * q + vq) @ vk.mT)
+    masked, nothing = None, None
+    if biased:
+        masked = logits == -math.inf
+        nothing = masked.all(-1, keepdim=True)
+        logits, own = logits.masked_fill(masked, _MASKED), own.masked_fill(masked, 0.0)
+    # Where all is masked this is 0, so that no NaN arises, which would reach the gradients of the keys.
+    z = logits - logits.amax(-1, keepdim=True).detach()
+    # A shift of all keys or values leaves all as it is, but for the digits that differences lose; nor has it gradients.
+    centred_key = k - k.detach().mean(-2, keepdim=True)
+    shared = None
+    if vq is not None:
+        transposed = centred_key.mT
+        noise = square * vq
+        alone = noise @ (transposed * transposed)
+
+        def shared(p: Tensor) -> Tensor:
+            """Variance of the shared part of x_j - Σ p_k x_k: Σ_e v_Q,e (K_je - Σ p_k K_ke)²."""
+            centre = p @ centred_key
+            weighted = noise * centre
+            found = (alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True)).clamp_min(0)
+            return found if masked is None else found.masked_fill(masked, 0.0)
+
+    odds, spread = log_odds(z, own, shared, passes, careful=False)
+    p, u = probabilities(odds, spread)
+    if masked is not None:
+        p, u = p.masked_fill(masked, 0.0), u.masked_fill(masked, 0.0)
+    middle = v.detach().mean(-2, keepdim=True)
+    values = v - middle
+    mean = p @ values
+    total = (p * p).sum(-1, keepdim=True)
+    if exact_query and vq is not None and shared is not None:
+        h, correlated = _query_noise(p, u, own, shared(p), centred_key, square * vq, values, mean)
+    else:
+        h, correlated = u / (1 - 2 * p + total).clamp_min(_SMALLEST), None
+    var = h @ (values * values) + mean * (mean * h.sum(-1, keepdim=True) - 2 * (h @ values))
+    var = var.clamp_min(0)
+    if correlated is not None:
+        var = var + correlated
+    mean, second = mean + middle, u + p * p
+    if nothing is not None:
+        mean, var = mean.masked_fill(nothing, math.nan), var.masked_fill(nothing, math.nan)
+    return second, mean, var
+
+
+def _query_noise(
+    p: Tensor, u: Tensor, own: Tensor, common: Tensor, key: Tensor, noise: Tensor, values: Tensor, mean: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weights h of the independent part of the noise alone, and the variance that the shared part gives in full."""
+    first_order = (1 - 2 * p) * own + (p * p * own).sum(-1, keepdim=True) + common
+    usable = first_order > torch.finfo(p.dtype).tiny
+    gain = torch.where(usable, u / torch.where(usable, first_order, 1.0), p * p)  # (dp_j/dx_j)² to first order
+    positive = gain > torch.finfo(p.dtype).tiny
+    root = torch.where(positive, torch.where(positive, gain, 1.0).sqrt(), 0.0)
+    pairs = (key.mT[..., None, :, :] * root[..., :, None, :]) @ values[..., None, :, :]
+    pairs = pairs - (root @ key)[..., :, None] * mean[..., None, :]
+    return gain * own, (noise[..., None] * pairs * pairs).sum(-2)
+
+
+def _full_precision(pair: Pair) -> Pair:
+    mean, var = pair
+    if mean.dtype in (torch.bfloat16, torch.float16):
+        return mean.float(), None if var is None else var.float()
+    return mean, var

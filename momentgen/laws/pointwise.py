@@ -1,0 +1,228 @@
+"""Pointwise functions of a :class:`~momentgen.laws.diagonal.Diagonal`: the generated ops, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws import table
+from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
+from momentgen.laws.channels import Channels
+from momentgen.laws.diagonal import Diagonal, _quotient, made, pair, reciprocal
+from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.notes import note
+from momentgen.laws.numerics.root import root_of
+from momentgen.laws.source import pending
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+from momentgen.runtime import Op
+
+__all__ = ["RULES", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
+
+#: ops that users have registered: name -> op and the names of its parameters, in the function's order
+_REGISTERED: dict[str, tuple[Op, tuple[str, ...]]] = {}
+
+
+def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Op, dict[str, float]]:
+    """The op that serves a call, and its parameters.
+
+    Raises:
+        InputError: for a parameter with which the op is not the function.
+        MissingRuleError: if the op is not built.
+    """
+    names = (*row.parameters, *row.at_least) if row.parameters else (*row.alternatives, *row.at_least)
+    given: dict[str, Any] = {**dict(zip(names, rest, strict=False)), **kwargs}
+    for name, least in row.at_least.items():
+        if name in given and not given[name] >= least:
+            raise InputError(
+                f"{row.layer}: expected {name} >= {least:g}, where the rule {row.op!r} holds, got {given[name]!r}"
+            )
+    name = row.alternatives.get(given.get("approximate"), row.op)
+    params = {word: float(given.get(word, default)) for word, default in row.parameters.items()}  # type: ignore[arg-type]
+    return generated_op(name, row.layer), params
+
+
+def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, name = args[0], entry.name
+    if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
+        if name == "pow":
+            raise unsupported(entry.call, laws_in(args)[0], "only the base of a power may be random", entry)
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+    if name in UNDEFINED:
+        raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
+    if x._mean is None and name not in _OWN_ARGUMENTS:
+        return pending(entry, args, kwargs, x._of)  # type: ignore[unreachable]
+    row = BY_FUNCTION.get(name)
+    if name in _REGISTERED:
+        op, words = _REGISTERED[name]
+        found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
+    elif name == "square":
+        return power(entry, x, 2, args, kwargs)
+    elif row is not None:
+        op, params = op_and_parameters(row, args[1:], kwargs)
+        found = op(*pair(x), **params)
+    elif name in INTEGRATED:
+        return pending(entry, args, kwargs, x)
+    else:
+        return _WRITTEN_OUT[name](entry, x, args, kwargs)
+    return remember(made(*found), entry, args, kwargs, x)
+
+
+def with_variant(x: Any, op: Op, variant: str, params: dict[str, float], plain: Callable[[Any], Any]) -> Any:
+    """An activation by another variant of its op, of laws that have a mean and a variance; ``plain`` of others.
+
+    Args:
+        x: a law.
+        op: the generated op.
+        variant: the name of the variant.
+        params: of the op.
+        plain: computes the activation of other laws.
+    """
+    if not isinstance(x, Diagonal | Channels):
+        return plain(x)
+    found = op(*x._parts(), variant=variant, **params)
+    if isinstance(x, Channels):
+        return x.alike(*found)
+    return made(*found)
+
+
+def power(entry: Entry, x: Diagonal, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Powers: 2 in closed form (mean m² + v, variance 2v² + 4m²v), others that are whole by exact quadrature."""
+    if exponent == 2:
+        mean, var = pair(x)
+        square = mean * mean
+        return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, kwargs, x)
+    if exponent == 1:
+        return x
+    if exponent == 0.5:
+        return torch.sqrt(x)  # type: ignore[call-overload]
+    if exponent == -0.5:
+        return torch.rsqrt(x)  # type: ignore[call-overload]
+    if exponent == -1:
+        return torch.reciprocal(x)  # type: ignore[call-overload]
+    if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
+        return pending(entry, args, kwargs, x)
+    raise unsupported(
+        entry.call, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}", entry
+    )
+
+
+#: functions of a value that cannot be any number, which quadrature would ask for
+_OWN_ARGUMENTS = frozenset(("sqrt", "rsqrt", "reciprocal", "pow", "prelu"))
+#: 24 nodes integrate polynomials up to degree 47 exactly, and a variance has twice the exponent
+_EXACT = 23
+
+
+def _power(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return power(entry, x, args[1] if len(args) > 1 else kwargs["exponent"], args, kwargs)
+
+
+def _clamp(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = {"clamp_min": ("min",), "clamp_max": ("max",)}.get(entry.name, ("min", "max"))
+    bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    low, high = bound.get("min"), bound.get("max")
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        raise unsupported(entry.call, x, "bounds must be numbers", entry)
+    mean, var = pair(x)
+    if high is None and low is None:
+        return x
+    if high is None:
+        found = generated_op("relu", "clamp")(mean - low, var)
+        law = made(found.mean + low, found.var)
+    elif low is None:
+        found = generated_op("relu", "clamp")(high - mean, var)
+        law = made(high - found.mean, found.var)
+    else:
+        # hardtanh's rule holds bounds on both sides of 0
+        shift = low if low > 0 else high if high < 0 else 0.0
+        found = generated_op("hardtanh", "clamp")(
+            mean - shift, var, min_val=float(low - shift), max_val=float(high - shift)
+        )
+        law = made(found.mean + shift, found.var)
+    return remember(law, entry, args, kwargs, x)
+
+
+def _prelu(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """X⁺ − w X⁻: X⁺X⁻ = 0, so Var = Var X⁺ + w² Var X⁻ + 2 w E X⁺ E X⁻.
+
+    The three terms keep at least 3/4 of their absolute sum for w < 0 too, so nothing cancels.
+    """
+    weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
+    mean, var = pair(x)
+    if weight.numel() > 1:
+        weight = weight.view(-1, *[1] * (mean.dim() - 2)) if mean.dim() > 1 else weight
+    (up, up_var), (down, down_var) = _both_sides(mean, var)  # type: ignore[arg-type]
+    return made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
+
+
+def _both_sides(mean: Tensor, var: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Moments of max(X, 0) and max(−X, 0)."""
+    op = generated_op("relu", "a slope below 0")
+    return op(mean, var), op(-mean, var)
+
+
+def random_slope(mean: Tensor, var: Tensor, lower: float, upper: float) -> tuple[Tensor, Tensor]:
+    """RReLU in training: its slope, uniform, taken analytically."""
+    (up, up_var), (down, down_var) = _both_sides(mean, var)
+    slope, spread = (lower + upper) / 2, (upper - lower) ** 2 / 12
+    below = (slope**2 + spread) * down_var + spread * down * down
+    return up - slope * down, up_var + below + 2 * slope * up * down
+
+
+def _sqrt(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    note("sqrt: the value under the root is taken as gamma distributed, and NaN where its mean is negative")
+    mean, var = pair(x)
+    m, v = root_of(mean.double(), var.double())  # type: ignore[union-attr]
+    return remember(made(m.to(mean.dtype), v.to(mean.dtype)), entry, args, kwargs, x)
+
+
+def _rsqrt(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    root = _sqrt(table.TABLE[torch.sqrt], x, args, kwargs)
+    law = made(*reciprocal(*pair(root)))  # type: ignore[arg-type]
+    return remember(law, entry, args, kwargs, x)
+
+
+def _reciprocal(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    law = _quotient(table.TABLE[torch.div], (1.0, x), {})
+    return remember(law, table.TABLE[torch.div], (1.0, x), {}, x)
+
+
+_WRITTEN_OUT = {
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "pow": _power,
+    "prelu": _prelu,
+    "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
+    "reciprocal": _reciprocal,
+}
+
+
+def register_activation(function: Any, op: Op, *parameters: str) -> None:
+    """Let an op have the moments of a function of torch.
+
+    Args:
+        function: an overridable function object of torch, such as ``torch.special.i0`` or a custom operator
+            ``torch.ops.my_package.swoosh``.
+        op: the generated op, of one random input, such as a build of your own rules makes.
+        parameters: names of the op's parameters, in the order of the function's arguments after the first.
+
+    Raises:
+        InputError: if the op takes more than one random input.
+    """
+    if op.inputs != 1:
+        raise InputError(f"register_activation: expected an op of one input, {op.name} has {op.inputs}")
+    known = table.TABLE.get(function)
+    name = known.name if known is not None else getattr(function, "__name__", op.name)
+    _REGISTERED[name] = (op, parameters)
+    if known is None or known.kind != "pointwise":
+        table.TABLE[function] = Entry(name, "pointwise", function)
+
+
+#: rules of Diagonal, by kind
+RULES: dict[str, Rule] = {"pointwise": _pointwise}

@@ -1,0 +1,401 @@
+"""One source: what is known of a value that met a function of itself.
+
+``x * sigmoid(x)`` is not a product of independent values.  A :class:`~momentgen.laws.diagonal.Diagonal` remembers the
+function and the arguments that it came from, back to the last affine map.  Where two laws meet that are pointwise
+functions of one law, their combination is a function of one normal value: the generated op where there is one (SiLU,
+GELU, Mish and their like written by hand), scaling where all is affine, and Gauss–Hermite quadrature otherwise.  The
+integral is put off until somebody asks for the moments, since a longer expression may have an op.
+
+Means over dimensions are remembered too: ``x - x.mean(dim)`` is exact, and a layer norm, an RMS norm, a softmax
+written by hand are recognised.  Everything else that depends on one value in two ways (the branches of a residual
+block around a linear layer) is taken as independent: that is what diagonal propagation is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.laws import table
+from momentgen.laws.law import Law, laws_in, new_law
+from momentgen.laws.notes import note
+from momentgen.laws.table import Entry
+
+__all__ = ["chain", "combined", "common_source", "operand", "pending", "scaled", "settle", "walk"]
+
+
+def chain(law: Law) -> list[Law]:
+    """The law, the law that it is a function of, and so on."""
+    found: list[Law] = [law]
+    while found[-1]._source is not None:
+        found.append(found[-1]._source)
+    return found
+
+
+def common_source(a: Law, b: Law) -> Law | None:
+    """The nearest law of which both are functions."""
+    if a is b:
+        return a
+    if a._source is None and b._source is None:
+        return None
+    others = chain(b)
+    for law in chain(a):
+        for other in others:
+            if law is other:
+                return law
+    return None
+
+
+# --------------------------------------------------------------- expressions
+
+
+def is_pointwise(law: Law, source: Law) -> bool:
+    """Whether ``law`` is a function, element by element, of ``source``."""
+    if law is source:
+        return True
+    if law._made is None or law.shape != source.shape:
+        return False
+    entry, args, kwargs = law._made
+    if entry.kind not in ("pointwise", "arithmetic") and entry.name not in _IDENTITIES:
+        return False
+    return all(is_pointwise(part, source) for part in laws_in(args) + laws_in(kwargs.values()))
+
+
+#: movements that leave every value in its place
+_IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
+
+
+def value_at(law: Law, source: Law, x: Tensor) -> Any:
+    """What ``law`` is where ``source`` is ``x``."""
+    if law is source:
+        return x
+    entry, args, kwargs = law._call  # type: ignore[misc]
+    if entry.name in _IDENTITIES:
+        return value_at(args[0], source, x)
+    values = [value_at(arg, source, x) if isinstance(arg, Law) else arg for arg in args]
+    named = {name: value_at(arg, source, x) if isinstance(arg, Law) else arg for name, arg in kwargs.items()}
+    return entry.call(*values, **named)
+
+
+def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source: Law) -> Any:
+    """A pointwise function of ``source`` whose moments are computed when somebody asks for them."""
+    law: Any = new_law(type(source), None)  # type: ignore[arg-type]
+    law._noise = source._noise
+    law._call, law._of, law._depth = (entry, args, kwargs), source, source._depth + 1
+    law._seen = tuple([(value, value._version) for value in laws_in(args)])
+    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad):
+        settle(law)  # at once: it is long enough, or gradients may be enabled again later
+    elif not torch.compiler.is_compiling():
+        for value in (source, *laws_in(args)):
+            if value._waiting is None:
+                value._waiting = []
+            value._waiting.append(weakref.ref(law))
+    return law
+
+
+def _length(law: Law) -> int:
+    """How many functions an expression that is not integrated yet has."""
+    if law._mean is not None:
+        return 0
+    return 1 + sum([_length(value) for value in laws_in(law._call[1])])  # type: ignore[unreachable]
+
+
+#: an expression of more functions than this is integrated at once
+_LONGEST = 12
+
+
+def settle(law: Any) -> None:
+    """Compute the moments of a pending law."""
+    from momentgen.laws.diagonal import pair
+    from momentgen.laws.numerics.quadrature import quadrature
+
+    source = law._of
+    found = _known(normal_form(law, source))
+    mean, var = pair(source)
+    if found is not None:
+        scale, shift, inner, op = found
+        m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
+        law._mean = m if scale == 1 and shift == 0 else m * scale + shift
+        law._var = v if scale == 1 else v * (scale * scale)
+        return
+    note(
+        f"{text(law, source)}: integrated by quadrature; the rule Rule({name_of(law)!r}, f={text(law, source)}) would "
+        "make it exact and fast"
+    )
+    law._mean, law._var = quadrature(functools.partial(_value_at, law, source), mean, var)
+
+
+def _value_at(law: Law, source: Law, x: Tensor) -> Tensor:
+    return value_at(law, source, x)  # type: ignore[no-any-return]
+
+
+def text(law: Law, source: Law) -> str:
+    """The expression as a formula in x."""
+    if law is source:
+        return "x"
+    entry, args, _ = law._made  # type: ignore[misc]
+    parts = [text(arg, source) if isinstance(arg, Law) else _number(arg) for arg in args]
+    if entry.name in _SIGNS and len(parts) == 2:
+        left, right = parts if entry.name not in ("rsub", "rdiv") else parts[::-1]
+        return f"({left} {_SIGNS[entry.name]} {right})"
+    return f"{entry.name}({', '.join(parts)})"
+
+
+_SIGNS = {"add": "+", "sub": "-", "rsub": "-", "mul": "*", "div": "/", "rdiv": "/", "pow": "**"}
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "c" if isinstance(value, Tensor) else str(value)
+
+
+def name_of(law: Law) -> str:
+    """A name for the rule of an expression."""
+    return "my_" + law._made[0].name  # type: ignore[index]
+
+
+# ---------------------------------------------------------------- normal form
+
+#: (scale, shift, core): scale·core + shift; core is "x", or a function's name and the normal forms of its arguments
+Form = tuple[float, float, Any]
+
+
+def _rounded(value: float) -> float:
+    """Six digits: constants are written out in many ways."""
+    return float(f"{value:.6g}")
+
+
+def normal_form(law: Law, source: Law) -> Form | None:
+    """The expression with scalar factors and summands taken out; None if constants are not numbers."""
+    if law is source:
+        return 1.0, 0.0, "x"
+    entry, args, kwargs = law._made  # type: ignore[misc]
+    name = entry.name
+    if name in _IDENTITIES:
+        return normal_form(args[0], source)
+    parts: list[Any] = []
+    for arg in args:
+        part = normal_form(arg, source) if isinstance(arg, Law) else arg
+        if part is None or not isinstance(part, int | float | tuple | str | type(None)):
+            return None
+        parts.append(part)
+    if name == "neg":
+        return -parts[0][0], -parts[0][1], parts[0][2]
+    if name in ("rsub", "rdiv"):
+        parts = [parts[1], parts[0]]
+    if name in ("add", "sub", "rsub"):
+        return _sum(parts[0], parts[1], (-1 if name != "add" else 1) * kwargs.get("alpha", 1))
+    if name == "mul":
+        return _product(parts[0], parts[1])
+    if name == "div" and not isinstance(parts[1], tuple):
+        return _product(parts[0], 1 / parts[1])
+    if name in ("div", "rdiv"):
+        return 1.0, 0.0, ("div", *_rounded_forms(parts))
+    if name == "pow" and parts[1] == 2:
+        return _product(parts[0], parts[0])
+    if name == "square":
+        return _product(parts[0], parts[0])
+    return 1.0, 0.0, (name, *_rounded_forms(parts), *sorted(kwargs.items()))
+
+
+def _rounded_forms(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(
+        (_rounded(part[0]), _rounded(part[1]), part[2])
+        if isinstance(part, tuple)
+        else _rounded(part)
+        if isinstance(part, float | int) and not isinstance(part, bool)
+        else part
+        for part in parts
+    )
+
+
+def _sum(a: Any, b: Any, sign: float) -> Form:
+    if not isinstance(a, tuple):
+        return sign * b[0], a + sign * b[1], b[2]
+    if not isinstance(b, tuple):
+        return a[0], a[1] + sign * b, a[2]
+    if a[2] == b[2]:
+        return a[0] + sign * b[0], a[1] + sign * b[1], a[2]
+    # a core with factor 1 first, in an order that does not depend on how it was written
+    first, second = sorted([(a[0], a[2]), (sign * b[0], b[2])], key=lambda part: repr(part[1]))
+    if first[0] == 0:
+        return second[0], a[1] + sign * b[1], second[1]
+    core = ("sum", first[1], _rounded(second[0] / first[0]), second[1])
+    return first[0], a[1] + sign * b[1], core
+
+
+def _product(a: Any, b: Any) -> Form:
+    if not isinstance(a, tuple) or not isinstance(b, tuple):
+        form, factor = (a, b) if isinstance(a, tuple) else (b, a)
+        return form[0] * factor, form[1] * factor, form[2]
+    factors = []
+    scale = 1.0
+    for own, shift, core in (a, b):
+        if own == 0:
+            return _product(b if core is a[2] else a, shift)
+        scale *= own
+        factors.append((1.0, _rounded(shift / own), core))
+    return scale, 0.0, ("mul", *sorted(factors, key=repr))
+
+
+def _templates() -> dict[str, tuple[Callable[[Any], Any], ...]]:
+    """Activations as they are written by hand: name of the op -> ways to write it."""
+    root, two_pi = math.sqrt(0.5), math.sqrt(2 / math.pi)
+    return {
+        "silu": (lambda x: x * torch.sigmoid(x), lambda x: x / (1 + torch.exp(-x))),
+        "mish": (lambda x: x * torch.tanh(F.softplus(x)),),
+        "gelu": (lambda x: x * (1 + torch.erf(x * root)),),
+        "gelu_tanh": (
+            lambda x: x * (1 + torch.tanh(two_pi * (x + 0.044715 * torch.pow(x, 3)))),
+            lambda x: x * (1 + torch.tanh(two_pi * (x + 0.044715 * x * x * x))),
+            lambda x: x * (1 + torch.tanh(two_pi * x * (1 + 0.044715 * x * x))),
+        ),
+        "hardswish": (
+            lambda x: x * F.relu6(x + 3),
+            lambda x: x * F.hardsigmoid(x),
+            lambda x: x * torch.clamp(x + 3, 0, 6),
+        ),
+        "softsign": (lambda x: x / (1 + torch.abs(x)),),
+        "tanhshrink": (lambda x: x - torch.tanh(x),),
+    }
+
+
+#: the value of a template's op, over the product that is written: x (1 + erf(x/√2)) is 2 GELU
+_FACTORS = {"gelu": 2.0, "gelu_tanh": 2.0}
+_SIXTHS = ("relu6", "clamp")
+
+
+@functools.cache
+def _patterns() -> dict[str, tuple[str, float]]:
+    """Core of the normal form -> op, and what the core is over the op."""
+    from momentgen.laws.diagonal import diagonal
+
+    found: dict[str, tuple[str, float]] = {}
+    for op, writings in _templates().items():
+        for write in writings:
+            x = diagonal(torch.zeros(1, device="meta"), torch.ones(1, device="meta"))
+            form = normal_form(write(x), x)
+            if form is None or form[1] != 0:
+                continue
+            factor = 6.0 if any(name in repr(form[2]) for name in _SIXTHS) else _FACTORS.get(op, 1.0)
+            found[repr(form[2])] = (op, factor / form[0])
+    return found
+
+
+def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
+    """scale, shift, factor of the argument, and op of an expression scale·op(factor·x) + shift; None if not known."""
+    from momentgen.laws.activations import generated_op
+
+    if form is None:
+        return None
+    scale, shift, core = form
+    if core == "x":
+        return scale, shift, 1.0, _itself
+    if torch.compiler.is_compiling():
+        found = _traced_patterns.get(repr(core))
+    else:
+        found = _patterns().get(repr(core))
+        _traced_patterns.update(_patterns())
+    if found is not None:
+        return scale * found[1], shift, 1.0, generated_op(found[0], "an activation written by hand")
+    # x·sigmoid(c x) is SiLU(c x)/c
+    if core[0] == "mul" and (1.0, 0.0, "x") in core[1:]:
+        other = core[2] if core[1] == (1.0, 0.0, "x") else core[1]
+        if other[:2] == (1.0, 0.0) and other[2][0] == "sigmoid" and other[2][1][1:] == (0.0, "x"):
+            inner = other[2][1][0]
+            return scale / inner, shift, inner, generated_op("silu", "an activation written by hand")
+    return None
+
+
+#: the patterns, where torch.compile traces and cannot make them
+_traced_patterns: dict[str, tuple[str, float]] = {}
+
+
+def _itself(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, var
+
+
+# ------------------------------------------------------------- two that meet
+
+
+def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """``a`` and ``b`` combined, if they are functions of one value in a way that is understood; else None."""
+    source = common_source(a, b)
+    if source is None:
+        return None
+    found = _moved_alike(entry, a, b, kwargs)
+    if found is not None:
+        return found
+    if is_pointwise(a, source) and is_pointwise(b, source):
+        return pending(entry, (a, b), kwargs, source)
+    from momentgen.laws import recognise
+
+    return recognise.combined(entry, a, b)
+
+
+def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """Two values of one source that were moved in the same way: the movement of what they are together."""
+    if a._made is None or b._made is None or a._made[0] is not b._made[0] or a._made[0].kind != "movement":
+        return None
+    move, (x, *rest), options = a._made
+    _, (y, *others), other_options = b._made
+    if (
+        move.name in _IDENTITIES
+        or x is y
+        or not _same(rest, others)
+        or not _same([*options.items()], [*other_options.items()])
+    ):
+        return None
+    if not isinstance(x, Law) or not isinstance(y, Law) or common_source(x, y) is None:
+        return None
+    together = combined(entry, x, y, kwargs)
+    if together is None:
+        return None
+    place = rest[-1]
+    from momentgen.laws.law import dispatch
+
+    found = dispatch(move, move.call, (together, *rest[:-1]), options)
+    return found if place is None else found[place]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arguments are the same, tensors by identity."""
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return a is b
+    return type(a) is type(b) and bool(a == b)
+
+
+def operand(law: Law, *names: str) -> Law | None:
+    """The first argument of the function that ``law`` is the result of, if it is one of ``names``; else None."""
+    if law._made is None or law._made[0].name not in names:
+        return None
+    first = law._made[1][0]
+    return first if isinstance(first, Law) else None
+
+
+def scaled(law: Law) -> Law:
+    """``law`` without movements that leave values in place."""
+    while law._made is not None and law._made[0].name in _IDENTITIES and isinstance(law._made[1][0], Law):
+        law = law._made[1][0]
+    return law
+
+
+def walk(law: Law, *names: str) -> tuple[Any, ...] | None:
+    """Arguments of the function that ``law`` is the result of, if its name is one of ``names``."""
+    law = scaled(law)
+    if law._made is None or law._made[0].name not in names:
+        return None
+    return law._made[1]
+
+
+def add_entry(name: str) -> Entry:
+    """The entry of a function of torch, by name."""
+    return table.TABLE[getattr(torch, name)]

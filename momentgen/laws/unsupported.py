@@ -1,0 +1,68 @@
+"""The error for a function that a law has no rule for: which function, which law, in which module, at which line."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+
+from momentgen.errors import UnsupportedError
+
+__all__ = ["place", "unsupported"]
+
+_DECISIONS = (
+    "the result depends on the value that is drawn; use `momentgen.method('sample')` or `momentgen.monte_carlo`, which "
+    "run the network on drawn values, or decide on certain values"
+)
+_HERE = __name__.rpartition(".")[0]
+
+
+def unsupported(func: Any, law: object, why: str | None = None, entry: Any = None) -> UnsupportedError:
+    """The error that names ``func``, the law, the module path and the line of the network's code.
+
+    Args:
+        func: the function object of torch.
+        law: the law that met it.
+        why: the reason, to end a sentence; None for the usual one of the function's kind.
+        entry: the function's entry in the table, if it has one.
+    """
+    name = entry.name if entry is not None else _name(func)
+    if why is None:
+        why = _DECISIONS if entry is not None and entry.kind == "decision" else "this law has no rule for it"
+    shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
+    return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
+
+
+def _name(func: Any) -> str:
+    if not torch.compiler.is_compiling():
+        return torch.overrides.resolve_name(func) or getattr(func, "__name__", None) or str(func)
+    return getattr(func, "__name__", "a function")
+
+
+def place() -> str:
+    """Where the running network calls, as `` in module.path, file:line``; empty if that cannot be told."""
+    if torch.compiler.is_compiling():
+        return ""
+    modules: list[torch.nn.Module] = []
+    line: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        own = str(frame.f_globals.get("__name__", ""))
+        if line is None and not own.startswith(("torch.", _HERE, "momentgen.nn")) and own != "torch":
+            line = frame
+        module = frame.f_locals.get("self")
+        if isinstance(module, torch.nn.Module) and (not modules or modules[-1] is not module):
+            modules.append(module)
+        frame = frame.f_back
+    text = ""
+    if modules:
+        inner, outer = modules[0], modules[-1]
+        names = [name for name, part in outer.named_modules() if part is inner]
+        text += (
+            f", in {names[0] or 'the network'} ({type(inner).__name__})" if names else f", in {type(inner).__name__}"
+        )
+    if line is not None:
+        text += f", at {line.f_code.co_filename}:{line.f_lineno}"
+    return text

@@ -1,0 +1,206 @@
+"""The layers of torch.nn behind the border, and a few that torch has not: one class per name, over torch's own.
+
+A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; inside a network it is torch's layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
+from momentgen.laws.border import Border
+from momentgen.laws.law import Law, dispatch
+from momentgen.laws.pointwise import with_variant
+from momentgen.laws.table import Entry, names
+from momentgen.runtime import Op
+
+__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Module", "Mul", "set_variant"]
+
+_DIMENSIONS = names(
+    "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool LPPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
+    "ZeroPad ReflectionPad ReplicationPad CircularPad"
+)
+#: classes of torch.nn that stand behind the border under their own names, besides the activations
+_TORCHS: tuple[str, ...] = (
+    *(f"{stem}{d}d" for stem in _DIMENSIONS for d in (1, 2, 3)),
+    *names(
+        "Linear Bilinear Embedding EmbeddingBag Identity Flatten Unflatten Unfold Fold ChannelShuffle PixelShuffle "
+        "PixelUnshuffle Upsample UpsamplingBilinear2d UpsamplingNearest2d Dropout Dropout1d Dropout2d Dropout3d "
+        "AlphaDropout FeatureAlphaDropout RReLU PReLU GLU LayerNorm GroupNorm RMSNorm Softmax Softmax2d Softmin "
+        "LogSoftmax RNN LSTM GRU RNNCell LSTMCell GRUCell MultiheadAttention Transformer TransformerEncoder "
+        "TransformerEncoderLayer TransformerDecoder TransformerDecoderLayer"
+    ),
+)
+
+
+class Module(Border, torch.nn.Module):
+    """Base of networks written by hand: what ``torch.nn.Module`` is, behind the border.
+
+    ``forward`` runs on laws, which take everything that a tensor does: ``x + y``, ``torch.relu(x)``, ``x.view(...)``.
+
+    >>> class Residual(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.fc = torch.nn.Linear(2, 2)
+    ...
+    ...     def forward(self, x):
+    ...         return x + torch.relu(self.fc(x))
+    >>> Residual()(torch.zeros(1, 2)).mean.shape
+    torch.Size([1, 2])
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call ``forward`` on laws of the arguments."""
+        return self.cross(super().__call__, args, kwargs)
+
+
+class ActivationLayer(Border):
+    """What the activations share.
+
+    Attributes:
+        row: the layer's row of :data:`~momentgen.laws.ACTIVATIONS`.
+        variant: variant of the op; None for its default.  See :func:`set_variant`.
+    """
+
+    row: Activation
+    variant: str | None = None
+
+    def op(self) -> Op:
+        """The generated op that serves this layer.
+
+        Raises:
+            MissingRuleError: if it has not been built.
+        """
+        name = self.row.alternatives.get(getattr(self, "approximate", None), self.row.op)
+        return generated_op(name, type(self).__name__)
+
+    def inner(self, *args: Any, **kwargs: Any) -> Any:
+        """Torch's own forward; with a variant, the op's."""
+        if self.variant is not None and isinstance(args[0], Law):
+            params = {word: float(getattr(self, word)) for word in self.row.parameters}
+            return with_variant(args[0], self.op(), self.variant, params, super().inner)
+        return super().inner(*args, **kwargs)
+
+
+def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module:
+    """Set the variant (``exact``, ``tight``, ``fitted``, ...) of every activation in ``module`` that has it.
+
+    Args:
+        module: layers over moments, or a converted network, whose activations are modules of torch.nn.
+        variant: of the generated ops; None for their default.
+
+    Returns:
+        ``module``.
+
+    Raises:
+        InputError: if no activation in it has the variant.
+    """
+    for part in module.modules():
+        if isinstance(module, Border) and (own := LAYERS.get(type(part).__name__)) and type(part) is own.__mro__[2]:
+            part.__class__ = own  # a converted network's modules are its own
+    layers = [part for part in module.modules() if isinstance(part, ActivationLayer)]
+    having = [part for part in layers if variant is None or variant in part.op().variants]
+    if layers and not having:
+        raise InputError(f"set_variant: no activation of {type(module).__name__} has a variant {variant!r}")
+    for part in having:
+        part.variant = variant
+    return module
+
+
+class _Function(torch.nn.Module):
+    """An activation that torch.nn does not have: a function of torch, or of our own, as a module."""
+
+    entry: Entry
+
+    def forward(self, x: Any) -> Any:
+        """The function of a tensor or a law."""
+        if isinstance(x, Law):
+            return dispatch(self.entry, self.entry.call, (x,), {})
+        return self.entry.call(x)
+
+
+def _unit_step(x: Tensor) -> Tensor:
+    return (x >= 0).to(x.dtype)
+
+
+def _pseudo_huber(x: Tensor) -> Tensor:
+    return torch.hypot(x, torch.ones_like(x)) - 1
+
+
+_OWN: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "Abs": ("abs", torch.abs),
+    "Heaviside": ("unit_step", _unit_step),
+    "Exp": ("exp", torch.exp),
+    "Sin": ("sin", torch.sin),
+    "Cos": ("cos", torch.cos),
+    "Erf": ("erf", torch.erf),
+    "Square": ("square", torch.square),
+    "NormalCdf": ("normal_cdf", torch.special.ndtr),
+    "Atan": ("atan", torch.atan),
+    "PseudoHuber": ("pseudo_huber", _pseudo_huber),
+}
+
+
+def _activation(row: Activation) -> type[torch.nn.Module]:
+    body: dict[str, Any] = {
+        "row": row,
+        "__doc__": f"{row.layer} over moments, by the generated op ``{row.op}``.",
+        "__module__": __name__,
+        "__qualname__": row.layer,
+    }
+    if row.layer in _OWN:
+        name, function = _OWN[row.layer]
+        body["entry"] = Entry(name, "pointwise", function)
+        return type(row.layer, (ActivationLayer, _Function), body)
+    return type(row.layer, (ActivationLayer, getattr(torch.nn, row.layer)), body)
+
+
+def _layer(name: str) -> type[torch.nn.Module]:
+    twin = getattr(torch.nn, name)
+    text = f":class:`torch.nn.{name}` over moments."
+    return type(name, (Border, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
+
+
+class Add(Border, torch.nn.Module):
+    """``x + y``: the end of a residual block."""
+
+    def inner(self, x: Any, y: Any) -> Any:
+        return x + y
+
+
+class Mul(Border, torch.nn.Module):
+    """``x y``: gates."""
+
+    def inner(self, x: Any, y: Any) -> Any:
+        return x * y
+
+
+class Cat(Border, torch.nn.Module):
+    """:func:`torch.cat` of several inputs.
+
+    Args:
+        dim: the dimension along which they are joined.
+    """
+
+    def __init__(self, dim: int = 1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def inner(self, *values: Any) -> Any:
+        return torch.cat(values, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+#: the layers by name; of the activations those whose ops are built.
+LAYERS: dict[str, type[torch.nn.Module]] = {
+    **{name: _layer(name) for name in _TORCHS},
+    **{row.layer: _activation(row) for row in ACTIVATIONS if missing(row.layer) is None},
+}
+globals().update(LAYERS)

@@ -1,0 +1,196 @@
+"""Attention of random queries, keys and values: against sampling, torch where nothing is random, in torch's modes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from momentgen.laws.numerics.attention import attention
+from momentgen.laws.numerics.softmax import softmax
+
+Pair = tuple[Tensor, Tensor | None]
+
+
+def inputs(
+    keys: int, size: int, noise: float, value_noise: float | None = None, batch: int = 2, queries: int = 4
+) -> tuple[Pair, Pair, Pair]:
+    """Normal queries, keys and values with noise of so many times their own standard deviation."""
+    generator = torch.Generator().manual_seed(keys)
+
+    def pair(count: int, noise: float) -> Pair:
+        mean = torch.randn(batch, count, size, generator=generator)
+        return mean, noise**2 * (0.5 + torch.rand(mean.shape, generator=generator))
+
+    return pair(queries, noise), pair(keys, noise), pair(keys, noise if value_noise is None else value_noise)
+
+
+def sample(
+    query: Pair, key: Pair, value: Pair, bias: Tensor | None = None, drop: float = 0.0, count: int = 20_000
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance by sampling: means and sums in float64."""
+    generator = torch.Generator().manual_seed(1)
+    scale, chunk = query[0].shape[-1] ** -0.5, 500
+
+    def draw(pair: Pair) -> Tensor:
+        mean, var = pair
+        shape = (chunk, *mean.shape)
+        return mean.expand(shape) if var is None else mean + var.sqrt() * torch.randn(shape, generator=generator)
+
+    first: Tensor | float = 0.0
+    second: Tensor | float = 0.0
+    for _ in range(count // chunk):
+        logits = scale * (draw(query) @ draw(key).mT)
+        weights = torch.softmax(logits if bias is None else logits + bias, -1)
+        if drop:
+            weights = weights * (torch.rand(weights.shape, generator=generator) >= drop) / (1 - drop)
+        out = (weights @ draw(value)).double()
+        first, second = first + out.sum(0), second + (out * out).sum(0)
+    mean = torch.as_tensor(first) / count
+    return mean, torch.as_tensor(second) / count - mean * mean
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize(("keys", "size"), [(2, 16), (16, 16), (64, 32)])
+@pytest.mark.parametrize("value_noise", [None, 0.0])
+def test_sigma_against_sampling(keys: int, size: int, noise: float, value_noise: float | None) -> None:
+    given = inputs(keys, size, noise, value_noise)
+    mean, var = attention(*given, scale=size**-0.5)
+    truth, truth_var = sample(*given)
+    ratio = (var.double() / truth_var).sqrt()
+    assert abs(ratio.median() - 1) < 0.05  # sampling's own error of one σ is 0.5 %
+    # With certain values all comes from the weights, and relations of keys and values that the cheap form leaves out
+    # show in single entries.
+    assert ((ratio - 1).abs() < (0.15 if value_noise is None else 0.35)).all()
+    assert ((mean - truth).abs() < 0.1 * truth_var.sqrt()).all()
+
+
+def test_related_keys_and_values_need_the_exact_query() -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(4, 16, generator=generator) / 2
+    amounts = torch.randn(2, 16, 4, generator=generator)
+    keys, values = amounts @ directions, amounts @ directions
+    query = keys[:, :4], 0.01 * torch.ones(2, 4, 16)
+    truth = sample(query, (keys, None), (values, None))[1]
+    cheap, exact = (
+        (attention(query, (keys, None), (values, None), 0.25, exact_query=full)[1].double() / truth).sqrt()
+        for full in (False, True)
+    )
+    assert ((exact - 1).abs() < 0.05).all()
+    assert ((exact - 1).abs().mean() < 0.2 * (cheap - 1).abs().mean()).all()
+
+
+def test_two_keys_with_independent_noise_are_the_softmax() -> None:
+    key = torch.eye(2)[None], torch.tensor([[[0.5, 0.0], [0.8, 0.0]]])
+    query = torch.tensor([[[1.0, 0.0]]])
+    mean, var = attention((query, None), key, (torch.tensor([[[0.0], [1.0]]]), None), scale=1.0, passes=3)
+    exact = softmax(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.8]), 0)
+    torch.testing.assert_close(mean[0, 0, 0], exact[0][1], rtol=0.02, atol=0)
+    torch.testing.assert_close(var[0, 0, 0], exact[1][1], rtol=0.03, atol=0)
+
+
+def test_certain_attention_is_torch() -> None:
+    query, key, value = ((mean, None) for mean, _ in inputs(9, 8, 1.0))
+    mean, var = attention(query, key, value, 8**-0.5)
+    expected = torch.nn.functional.scaled_dot_product_attention(query[0], key[0], value[0])
+    torch.testing.assert_close(mean, expected)
+    assert (var == 0).all()
+
+
+@pytest.mark.parametrize("random", list(itertools.product([False, True], repeat=3)))
+def test_none_is_a_variance_of_zero(random: tuple[bool, bool, bool]) -> None:
+    given = inputs(9, 8, 0.7)
+    sparse = tuple((mean, var if keep else None) for (mean, var), keep in zip(given, random, strict=True))
+    zeros = tuple(
+        (mean, var if keep else torch.zeros_like(mean)) for (mean, var), keep in zip(given, random, strict=True)
+    )
+    torch.testing.assert_close(
+        attention(*sparse, 8**-0.5, drop=0.1), attention(*zeros, 8**-0.5, drop=0.1), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_random_values_alone_are_exact() -> None:
+    query, key, value = inputs(9, 8, 0.7)
+    weights = torch.softmax(8**-0.5 * query[0] @ key[0].mT, -1)
+    assert value[1] is not None
+    torch.testing.assert_close(attention((query[0], None), (key[0], None), value, 8**-0.5)[1], weights**2 @ value[1])
+
+
+@pytest.mark.parametrize("noise", [None, 0.5])
+def test_dropout_on_the_weights(noise: float | None) -> None:
+    given = inputs(12, 16, noise or 1.0)
+    if noise is None:
+        given = tuple((mean, None) for mean, _ in given)  # type: ignore[assignment]
+    mean, var = attention(*given, scale=0.25, drop=0.2)
+    truth, truth_var = sample(*given, drop=0.2)
+    ratio = (var.double() / truth_var).sqrt()
+    assert abs(ratio.median() - 1) < (0.03 if noise else 0.005)
+    assert ((mean - truth).abs() < 0.06 * truth_var.sqrt()).all()
+
+
+def test_masks() -> None:
+    query, key, value = inputs(10, 8, 0.5)
+    bias = torch.zeros(4, 10)
+    bias[:, 6:] = -math.inf
+    bias[3] = -math.inf
+    leaves = [tensor.clone().requires_grad_() for pair in (query, key, value) for tensor in pair if tensor is not None]
+    pairs = [(leaves[2 * i], leaves[2 * i + 1]) for i in range(3)]
+    mean, var = attention(*pairs, 8**-0.5, bias)  # type: ignore[arg-type]
+    few = attention(query, *((m[:, :6], None if v is None else v[:, :6]) for m, v in (key, value)), 8**-0.5)
+    torch.testing.assert_close((mean[:, :3], var[:, :3]), tuple(t[:, :3] for t in few), rtol=1e-4, atol=1e-6)
+    assert mean[:, 3].isnan().all()
+    assert var[:, 3].isnan().all()
+    grads = torch.autograd.grad(mean[:, :3].sum() + var[:, :3].sum(), leaves)
+    for grad in grads[2:]:
+        assert grad[:, :6].isfinite().all()
+        assert (grad[:, 6:] == 0).all()
+    assert all(grad[:, :3].isfinite().all() for grad in grads[:2])
+
+
+@pytest.mark.parametrize(("size", "noise"), [(1.0, 0.0), (1.0, 1e-8), (1.0, 1e3), (100.0, 1.0), (100.0, 0.0)])
+@pytest.mark.parametrize("full", [False, True])
+def test_extremes_are_finite(size: float, noise: float, full: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    leaves = []
+    for count in (3, 7, 7):
+        leaves.append((size * torch.randn(count, 8, generator=generator)).requires_grad_())
+        leaves.append((noise * torch.rand(count, 8, generator=generator)).requires_grad_())
+    mean, var = attention(*zip(leaves[::2], leaves[1::2], strict=True), scale=0.35, drop=0.1, exact_query=full)
+    grads = torch.autograd.grad((mean * torch.randn(mean.shape, generator=generator)).sum() + var.sum(), leaves)
+    assert all(tensor.isfinite().all() for tensor in (mean, var, *grads))
+    assert (var >= 0).all()
+
+
+def test_shapes_broadcast_and_dtypes_stay() -> None:
+    query, key, value = inputs(6, 8, 0.5, batch=3)
+    one = tuple((m[:1], None if v is None else v[:1]) for m, v in (key, value))
+    mean, var = attention(query, *one, scale=0.35)
+    many = tuple((m.expand(3, 6, 8), None if v is None else v.expand(3, 6, 8)) for m, v in one)
+    torch.testing.assert_close((mean, var), attention(query, *many, scale=0.35))
+    for dtype in (torch.float64, torch.bfloat16):
+        cast = tuple((m.to(dtype), None if v is None else v.to(dtype)) for m, v in (query, key, value))
+        mean, var = attention(*cast, scale=0.35)
+        assert mean.dtype == var.dtype == dtype
+        wide = tuple((m.float(), None if v is None else v.float()) for m, v in cast)
+        tolerance = 1e-4 if dtype is torch.float64 else 0.01
+        torch.testing.assert_close((mean.float(), var.float()), attention(*wide, scale=0.35), rtol=tolerance, atol=1e-5)
+
+
+def test_modes_of_torch() -> None:
+    given = inputs(6, 8, 0.5)
+
+    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        q, vq, k, vk, v, vv = tensors
+        return attention((q, vq), (k, vk), (v, vv), 8**-0.5)
+
+    flat = [tensor for pair in given for tensor in pair if tensor is not None]
+    expected = run(*flat)
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(*flat), expected)
+    torch.testing.assert_close(torch.vmap(run)(*flat), expected)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = run(*(mode.from_tensor(tensor) for tensor in flat))
+    assert [tensor.shape for tensor in fake] == [expected[0].shape] * 2

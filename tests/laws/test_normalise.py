@@ -1,0 +1,272 @@
+"""Norms against Monte Carlo, exact integrals of n = 2, the plain functions, and each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from momentgen.errors import InputError
+from momentgen.laws.numerics.normalise import centred, l2_normalise, layer_norm, rms_norm
+
+Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+EPS = 1e-3
+RULES: dict[str, tuple[Rule, Callable[[Tensor], Tensor]]] = {
+    "layer": (lambda m, v: layer_norm(m, v, 1, EPS), lambda x: F.layer_norm(x, x.shape[-1:], eps=EPS)),
+    "rms": (lambda m, v: rms_norm(m, v, 1, EPS), lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS)),
+    "l2": (lambda m, v: l2_normalise(m, v, -1, 1e-12), lambda x: F.normalize(x, dim=-1)),
+}
+every_rule = pytest.mark.parametrize("name", RULES)
+
+
+def inputs(n: int, noise: float, kind: str, rows: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
+    random = np.random.default_rng(seed)
+    m, v = random.standard_normal((rows, n)), np.full((rows, n), noise**2)
+    if kind == "unequal":
+        v *= np.exp(2 * random.standard_normal((rows, n)))
+    elif kind == "dominating variance":
+        v[:, 0] *= 3 * n
+    elif kind == "dominating mean":
+        m[:, 0] = 3 * math.sqrt(n)
+        v[:, 0] = (noise * m[:, 0]) ** 2
+    elif kind == "no mean":
+        m *= 0
+    elif kind == "half certain":
+        v[:, ::2] = 0
+    return torch.from_numpy(m), torch.from_numpy(v)
+
+
+KINDS = ["equal", "unequal", "dominating variance", "dominating mean", "no mean", "half certain"]
+
+
+def sampled(plain: Callable[[Tensor], Tensor], m: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of one row by Monte Carlo, and the fourth central moment for the variance's own error."""
+    generator = torch.Generator().manual_seed(5)
+    y = plain(m + v.sqrt() * torch.randn(count, m.shape[-1], generator=generator, dtype=m.dtype))
+    d = y - y.mean(0)
+    return y.mean(0), d.square().mean(0), d.square().square().mean(0)
+
+
+def agrees_with_sampling(name: str, n: int, noise: float, kind: str, count: int) -> None:
+    rule, plain = RULES[name]
+    m, v = inputs(n, noise, kind)
+    mean, var = (part[0] for part in rule(m, v))
+    expected, spread, fourth = sampled(plain, m, v, count)
+    # Four standard errors, or 0.1 % of the standard deviation, whichever is more.
+    assert ((mean - expected).abs() <= spread.sqrt() * max(1e-3, 4 / math.sqrt(count)) + 1e-12).all()
+    error = ((fourth - spread.square()).clamp(min=0) / count).sqrt()
+    assert ((var - spread).abs() <= torch.maximum(4 * error, 2e-3 * spread) + 1e-12).all()
+
+
+@every_rule
+@pytest.mark.parametrize(("n", "noise", "kind"), [(4, 1.0, "unequal"), (9, 0.3, "equal"), (12, 3.0, "half certain")])
+def test_moments_are_those_of_a_million_samples(name: str, n: int, noise: float, kind: str) -> None:
+    agrees_with_sampling(name, n, noise, kind, 1_000_000)
+
+
+@pytest.mark.slow
+@every_rule
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("noise", [0.01, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("n", [4, 8, 10, 16, 40])
+def test_moments_are_those_of_two_million_samples_whatever_the_noise(
+    name: str, n: int, noise: float, kind: str
+) -> None:
+    agrees_with_sampling(name, n, noise, kind, 2_000_000)
+
+
+def integrated(m: np.ndarray, v: np.ndarray, e: float, layer: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Both moments of x / sqrt(|x|² + e) from the textbook integrals over log t, by 1601 trapezoids in float64.
+
+    Nothing of the rule is in it: no control variate, no interpolation; matrices in place of sums for layer norm.
+    """
+    n = len(m)
+    centre = np.eye(n) - 1 / n if layer else np.eye(n)
+    size = (centre @ m) @ (centre @ m) + np.trace(centre @ np.diag(v)) + e
+    u = np.linspace(-46, 26, 1601)
+    first, second = np.zeros(n), np.zeros(n)
+    for t in np.exp(u) / size:
+        # The density exp(-t x'Cx) tilts the normal law: its precision times the covariance is I + 2 t V C.
+        tilted = np.linalg.inv(np.eye(n) + 2 * t * np.diag(v) @ centre)
+        _, logdet = np.linalg.slogdet(tilted)
+        shifted = tilted @ m
+        g = math.exp(0.5 * logdet - t * m @ centre @ shifted - t * e)
+        y, cov = centre @ shifted, centre @ tilted @ np.diag(v) @ centre
+        first += g * y * math.sqrt(t / math.pi)
+        second += g * (y**2 + np.diag(cov)) * t
+    h = u[1] - u[0]
+    return first * h, second * h - (first * h) ** 2
+
+
+@pytest.mark.parametrize("layer", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "noise"), [(4, 0.1), (9, 1.0), (16, 0.3), (24, 3.0)])
+def test_error_is_within_a_thousandth_of_the_standard_deviation(n: int, noise: float, kind: str, layer: bool) -> None:
+    m, v = inputs(n, noise, kind, seed=n)
+    mean, var = (part[0].numpy() for part in (layer_norm if layer else rms_norm)(m, v, 1, EPS))
+    expected, spread = integrated(m[0].numpy(), v[0].numpy(), n * EPS, layer)
+    expected, spread = expected * math.sqrt(n), spread * n
+    some = spread > 1e-9  # the reference cancels below
+    assert (np.abs(mean - expected)[some] <= 1e-3 * np.sqrt(spread[some])).all()
+    np.testing.assert_allclose(np.sqrt(var[some] / spread[some]), 1, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_of_a_wide_norm_is_within_a_thousandth(kind: str, layer: bool) -> None:
+    test_error_is_within_a_thousandth_of_the_standard_deviation(128, 0.5, kind, layer)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.3, 2.0])
+def test_layer_norm_of_two_is_a_function_of_their_difference(delta: float) -> None:
+    # y = d / sqrt(d² + eps) with d half of the difference, normal: a one-dimensional integral.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(180)
+    d = delta / 2 + math.sqrt((0.5 + 0.2) / 4) * nodes
+    y, w = d / np.sqrt(d * d + 0.5), weights / weights.sum()
+    mean, var = layer_norm(torch.tensor([delta, 0.0]).double(), torch.tensor([0.5, 0.2]).double(), 1, 0.5)
+    spread = (w * y * y).sum() - (w * y).sum() ** 2
+    np.testing.assert_allclose(mean, [(w * y).sum(), -(w * y).sum()], atol=1e-3 * math.sqrt(spread))
+    np.testing.assert_allclose(var, [spread] * 2, rtol=2e-3)
+
+
+@pytest.mark.parametrize("n", [2, 9, 10, 64, 768])
+@pytest.mark.parametrize("name", ["layer", "rms"])
+def test_mean_square_of_the_outputs_is_one_where_eps_is_nothing(name: str, n: int) -> None:
+    m, v = inputs(n, 0.7, "unequal", rows=4)
+    mean, var = (layer_norm if name == "layer" else rms_norm)(m, v, 1, 0.0)
+    torch.testing.assert_close((mean.square() + var).mean(-1), torch.ones(4).double(), rtol=1e-3, atol=0)
+
+
+def test_layer_norm_does_not_see_a_shift_and_its_means_sum_to_nothing() -> None:
+    m, v = inputs(64, 0.7, "unequal", rows=3)
+    mean, var = layer_norm(m, v, 1, EPS)
+    torch.testing.assert_close((mean, var), layer_norm(m + 10, v, 1, EPS))
+    torch.testing.assert_close(mean.sum(-1), torch.zeros(3).double(), rtol=0, atol=1e-3)
+
+
+@every_rule
+@pytest.mark.parametrize("n", [2, 9, 10, 64, 768])
+@pytest.mark.parametrize("values", ["random", "constant", "zero", "large", "tiny"])
+def test_a_certain_input_gives_the_plain_norm_no_variance_and_finite_gradients(name: str, n: int, values: str) -> None:
+    rule, plain = RULES[name]
+    m = torch.randn(3, n, generator=torch.Generator().manual_seed(n))
+    m = {"random": m, "constant": 0 * m + 1, "zero": 0 * m, "large": 1e12 * m, "tiny": 1e-15 * m}[values]
+    m, v = m.requires_grad_(), torch.zeros(3, n, requires_grad=True)
+    mean, var = rule(m, v)
+    torch.testing.assert_close(mean, plain(m), rtol=2e-6, atol=2e-6)
+    assert (var == 0).all()
+    for gradient in torch.autograd.grad(mean.square().sum() + mean.sum() + var.sum(), (m, v)):
+        assert gradient.isfinite().all()
+
+
+@every_rule
+@pytest.mark.parametrize("n", [5, 64, 768])
+def test_small_variances_give_the_jacobians_variance_in_float32(name: str, n: int) -> None:
+    rule, plain = RULES[name]
+    m, v = inputs(n, 1e-4, "unequal")
+    jacobian = torch.autograd.functional.jacobian(lambda x: plain(x[None])[0], m[0])
+    var = rule(m.float(), v.float())[1][0]
+    torch.testing.assert_close(var.double(), jacobian.square() @ v[0], rtol=1e-3, atol=0)
+
+
+@every_rule
+@pytest.mark.parametrize("n", [4, 16, 768])
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_agrees_with_float64(name: str, n: int, kind: str) -> None:
+    rule = RULES[name][0]
+    for noise in (1e-4, 1e-2, 1.0, 3.0):
+        m, v = inputs(n, noise, kind, rows=4, seed=n)
+        (mean, var), (near, spread) = rule(m, v), rule(m.float(), v.float())
+        assert (spread >= 0).all()
+        torch.testing.assert_close(spread.double(), var, rtol=1e-3, atol=1e-7 * float(var.max()))
+        assert ((near - mean).abs() <= 1e-3 * var.sqrt() + 2e-6 * mean.abs().amax(-1, keepdim=True)).all()
+
+
+@every_rule
+@pytest.mark.parametrize("n", [3, 12])
+def test_gradients_are_those_of_finite_differences(name: str, n: int) -> None:
+    m, v = inputs(n, 0.6, "unequal", rows=2)
+    # Loose beside gradcheck's own 1e-3 only for n = 12, whose points of interpolation are held constant.
+    assert torch.autograd.gradcheck(RULES[name][0], (m.requires_grad_(), v.requires_grad_()), atol=1e-4)
+
+
+@every_rule
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_rules_compile_to_one_graph(name: str, backend: str) -> None:
+    rule = RULES[name][0]
+    for n in (6, 32):
+        m, v = (part.float() for part in inputs(n, 0.5, "unequal", rows=3))
+        torch.testing.assert_close(torch.compile(rule, fullgraph=True, backend=backend)(m, v), rule(m, v))
+
+
+@every_rule
+def test_rules_work_under_vmap_and_fake_tensors(name: str) -> None:
+    rule = RULES[name][0]
+    for n in (6, 32):
+        m, v = inputs(n, 0.5, "unequal", rows=3)
+        torch.testing.assert_close(torch.vmap(rule)(m[:, None], v[:, None]), tuple(x[:, None] for x in rule(m, v)))
+        torch.testing.assert_close(
+            torch.vmap(rule, in_dims=(None, 0))(m[:1], v[:, None]),
+            tuple(x[:, None] for x in rule(m[:1].expand(3, n), v)),
+        )
+        with FakeTensorMode():
+            assert rule(torch.empty(3, n), torch.empty(3, n))[1].shape == (3, n)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precisions_are_computed_in_float32(dtype: torch.dtype) -> None:
+    m, v = (part.to(dtype) for part in inputs(32, 0.5, "equal", rows=2))
+    for rule in (layer_norm, rms_norm):
+        got, wanted = rule(m, v, 1, 1e-5), rule(m.float(), v.float(), 1, 1e-5)
+        assert all(torch.equal(a, b.to(dtype)) for a, b in zip(got, wanted, strict=True))
+
+
+def test_several_dimensions_are_one() -> None:
+    m, v = inputs(24, 0.5, "unequal", rows=2)
+    for rule in (layer_norm, rms_norm):
+        got = rule(m.view(2, 4, 6), v.view(2, 4, 6), 2, EPS)
+        torch.testing.assert_close(tuple(part.view(2, 24) for part in got), rule(m, v, 1, EPS))
+
+
+def test_l2_takes_any_dimension_and_divides_a_vector_shorter_than_eps_by_eps() -> None:
+    m, v = inputs(24, 0.5, "unequal", rows=2)
+    got = l2_normalise(m.T, v.T, 0, 1e-12)
+    torch.testing.assert_close(tuple(part.T for part in got), l2_normalise(m, v, 1, 1e-12))
+    torch.testing.assert_close(l2_normalise(m, v, 1, 1e3), (m / 1e3, v / 1e6))
+
+
+def test_eps_of_rms_norm_is_the_dtypes_where_none_is_given() -> None:
+    m = torch.full((1, 8), 1e-4)
+    torch.testing.assert_close(rms_norm(m, 0 * m, 1, None)[0], F.rms_norm(m, (8,)))
+
+
+def test_one_value_minus_its_mean_is_certain_and_empty_inputs_stay_empty() -> None:
+    one = torch.ones(3, 1)
+    assert all((part == 0).all() for part in layer_norm(one, one, 1, EPS))
+    assert (centred(one, one, 1) == 0).all()
+    for rule in (layer_norm, rms_norm):
+        assert rule(torch.ones(0, 4), torch.ones(0, 4), 1, EPS)[0].shape == (0, 4)
+
+
+def test_wrong_dimensions_are_refused() -> None:
+    with pytest.raises(InputError, match="normalise over 1 to 1 dimensions"):
+        layer_norm(torch.ones(3), torch.ones(3), 2, EPS)
+    with pytest.raises(InputError, match="keeps its dimensions"):
+        centred(torch.ones(3), torch.ones(3), 0, keepdim=False)
+    with pytest.raises(InputError, match="at least one value"):
+        centred(torch.ones(0), torch.ones(0), 0)
+
+
+def test_centred_is_the_diagonal_of_the_projected_covariance() -> None:
+    v = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0)).double()
+    centre = torch.eye(12).double() - 1 / 12
+    wanted = ((centre.square()) @ v.view(2, 12).T).T.view(2, 3, 4)
+    torch.testing.assert_close(centred(v, v, (1, 2)), wanted)

@@ -1,0 +1,146 @@
+"""Gauss–Hermite quadrature against closed forms and mpmath's adaptive integrals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from momentgen.errors import InputError
+from momentgen.laws.numerics.quadrature import quadrature
+
+SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[mpmath.mpf], mpmath.mpf]]] = {
+    "x sigmoid(1.702 x)": (lambda x: x * torch.sigmoid(1.702 * x), lambda x: x / (1 + mpmath.exp(-1.702 * x))),
+    "tanh": (torch.tanh, mpmath.tanh),
+    "erf gelu": (F.gelu, lambda x: x * mpmath.ncdf(x)),
+    "softplus": (F.softplus, lambda x: mpmath.log1p(mpmath.exp(x))),
+    "sin": (torch.sin, mpmath.sin),
+}
+
+
+def expected(function: Callable[[mpmath.mpf], mpmath.mpf], mean: float, var: float) -> tuple[float, float]:
+    sd = math.sqrt(var)
+    places = [-12, -6, -3, -1, 0, 1, 3, 6, 12]
+    first = mpmath.quad(lambda z: mpmath.npdf(z) * function(mean + sd * z), places)
+    second = mpmath.quad(lambda z: mpmath.npdf(z) * (function(mean + sd * z) - first) ** 2, places)
+    return float(first), float(second)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(("mean", "var"), [(0.3, 0.01), (-1.0, 0.5), (0.0, 1.0), (2.0, 2.0)])
+def test_smooth_functions_agree_with_adaptive_integrals(name: str, mean: float, var: float) -> None:
+    function, exact = SMOOTH[name]
+    got = quadrature(function, torch.tensor(mean).double(), torch.tensor(var).double())
+    e, v = expected(exact, mean, var)
+    # A thousandth; functions with poles at ±iπ/2 or so from the real line converge slowest.
+    assert got[0].item() == pytest.approx(e, abs=1e-3 * math.sqrt(v))
+    assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("power", range(1, 9))
+def test_powers_are_exact(power: int) -> None:
+    m, v = torch.tensor([0.7, -1.2]).double(), torch.tensor([0.5, 2.0]).double()
+    mean, var = quadrature(lambda x: x**power, m, v)
+    for k in range(2):
+        raw = [
+            sum(
+                math.comb(p, 2 * j) * m[k].item() ** (p - 2 * j) * v[k].item() ** j * math.prod(range(1, 2 * j, 2))
+                for j in range(p // 2 + 1)
+            )
+            for p in (power, 2 * power)
+        ]
+        assert mean[k].item() == pytest.approx(raw[0], rel=1e-10)
+        assert var[k].item() == pytest.approx(raw[1] - raw[0] ** 2, rel=1e-8)
+
+
+@pytest.mark.parametrize("m", [-2.0, 0.0, 0.4])
+def test_a_kink_costs_a_few_per_cent_at_most(m: float) -> None:
+    mean, var = quadrature(torch.relu, torch.tensor(m).double(), torch.ones(()).double())
+    density, tail = math.exp(-m * m / 2) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-m / math.sqrt(2))
+    e = m * tail + density
+    v = (m * m + 1) * tail + m * density - e * e
+    assert mean.item() == pytest.approx(e, abs=0.03 * math.sqrt(v))
+    assert math.sqrt(var.item() / v) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("function", [torch.relu, torch.exp, torch.tanh, torch.sqrt, torch.log, torch.abs])
+def test_a_certain_value_is_the_functions_own_and_its_gradients_are_finite(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    m = torch.tensor([0.5, 1.0, 30.0], requires_grad=True)
+    v = torch.zeros(3, requires_grad=True)
+    mean, var = quadrature(function, m, v)
+    assert torch.equal(mean, function(m))
+    assert (var == 0).all()
+    gradient, slope = torch.autograd.grad(mean.sum() + var.sum(), (m, v))
+    torch.testing.assert_close(gradient, torch.autograd.grad(function(m).sum(), m)[0])
+    assert slope.isfinite().all()
+
+
+def test_an_infinite_value_of_a_certain_input_stays_infinite_and_certain() -> None:
+    mean, var = quadrature(torch.log, torch.zeros(1), torch.zeros(1))
+    assert mean.item() == -math.inf
+    assert var.item() == 0
+
+
+def test_a_function_that_is_infinite_at_the_mean_alone_is_integrated() -> None:
+    mean, var = quadrature(lambda x: torch.log(x * x), torch.zeros(1), torch.ones(1))
+    assert mean.isfinite().all()
+    assert (var > 0).all()
+
+
+def test_variances_are_never_negative_whatever_the_size_of_the_values() -> None:
+    m = torch.full((1000,), 1e4)
+    v = torch.logspace(-12, 0, 1000)
+    assert (quadrature(lambda x: x + 1e6, m, v)[1] >= 0).all()
+
+
+def test_one_node_is_the_function_of_the_mean() -> None:
+    mean, var = quadrature(torch.exp, torch.ones(2), torch.ones(2), nodes=1)
+    assert torch.equal(mean, torch.ones(2).exp())
+    assert (var == 0).all()
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    m, v = torch.randn(4).double().requires_grad_(), (0.1 + torch.rand(4)).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda m, v: quadrature(torch.tanh, m, v, 8), (m, v))
+
+
+def test_gradients_follow_parameters_of_the_function() -> None:
+    slope = torch.tensor(1.3, requires_grad=True)
+    mean, _ = quadrature(lambda x: slope * x, torch.full((3,), 2.0), torch.ones(3))
+    torch.testing.assert_close(torch.autograd.grad(mean.sum(), slope)[0], torch.tensor(6.0))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_compiles_to_one_graph(backend: str) -> None:
+    m, v = torch.randn(3, 4), torch.rand(3, 4)
+    compiled = torch.compile(lambda m, v: quadrature(torch.tanh, m, v), fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(m, v), quadrature(torch.tanh, m, v))
+
+
+def test_it_works_under_vmap_and_fake_tensors() -> None:
+    m, v = torch.randn(3, 4), torch.rand(3, 4)
+    torch.testing.assert_close(
+        torch.vmap(lambda m, v: quadrature(torch.tanh, m, v))(m, v), quadrature(torch.tanh, m, v)
+    )
+    with FakeTensorMode():
+        assert quadrature(torch.tanh, torch.empty(3), torch.empty(3))[1].shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precisions_are_computed_in_float32(dtype: torch.dtype) -> None:
+    m, v = torch.randn(9).to(dtype), torch.rand(9).to(dtype)
+    got, wanted = quadrature(torch.tanh, m, v), quadrature(torch.tanh, m.float(), v.float())
+    assert all(torch.equal(a, b.to(dtype)) for a, b in zip(got, wanted, strict=True))
+
+
+def test_no_nodes_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one node"):
+        quadrature(torch.tanh, torch.ones(1), torch.ones(1), nodes=0)

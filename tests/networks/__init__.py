@@ -1,0 +1,1 @@
+"""Networks as other people write them, and that they run on moments without a change."""

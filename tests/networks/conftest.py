@@ -1,0 +1,28 @@
+"""Networks run on one thread, and attention by the functions that a network calls, not by fused shortcuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+#: without doctests, and not to be imported before a test needs them: some import timm or transformers
+collect_ignore_glob = ["zoo*.py", "third_party.py"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_fast_path() -> Iterator[None]:
+    """Without gradients, torch's transformer layers otherwise skip their own modules on plain tensors."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(before)

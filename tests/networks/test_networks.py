@@ -1,0 +1,189 @@
+"""Networks as other people write them run on moments without a change."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import momentgen
+from momentgen import Moments
+from networks.zoo import NETWORKS, Network
+
+#: what float32 rounding may change where a network is computed in another order, over the output's spread.
+ROUNDING = 1e-5
+#: the same for the mean and the standard deviation that are left of an input without noise, after a whole network.
+NO_NOISE = 1e-3
+
+
+@pytest.fixture(
+    params=[pytest.param(each, id=each.name, marks=pytest.mark.slow if each.slow else ()) for each in NETWORKS]
+)
+def network(request: pytest.FixtureRequest) -> Network:
+    found: Network = request.param
+    return found
+
+
+@functools.cache
+def _built(network: str) -> nn.Module:
+    return next(each for each in NETWORKS if each.name == network).build()
+
+
+@pytest.fixture
+def plain(network: Network) -> nn.Module:
+    """A network of the test's own: some keep what they computed."""
+    return copy.deepcopy(_built(network.name))
+
+
+class NoiseAtItsMean(TorchFunctionMode):
+    """What a network draws from a standard normal distribution is 0."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return (torch.zeros_like if func is torch.randn_like else func)(*args, **(kwargs or {}))
+
+
+def _expected(network: Network, plain: nn.Module) -> Tensor:
+    """The plain network's output, all noise at its mean."""
+    with torch.no_grad(), NoiseAtItsMean():
+        out = network.call(plain, network.mean())
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _noisy(network: Network) -> Moments:
+    mean = network.mean()
+    return Moments(mean, torch.full_like(mean, network.variance))
+
+
+def _moments(network: Network, plain: nn.Module, x: Moments) -> Moments:
+    out = network.call(momentgen.convert(plain), x)
+    assert isinstance(out, Moments)
+    return out
+
+
+def test_the_plain_network_passes_signal_and_gradients(network: Network, plain: nn.Module) -> None:
+    mean = network.mean().requires_grad_()
+    out = network.call(plain, mean)
+    out.square().sum().backward()
+    assert out.isfinite().all()
+    assert out.std() > 0
+    assert mean.grad is not None
+    assert mean.grad.isfinite().all()
+    assert mean.grad.any()
+
+
+def test_ap1_is_the_plain_output(network: Network, plain: nn.Module) -> None:
+    expected = _expected(network, plain)
+    with torch.no_grad(), momentgen.method("ap1"):
+        out = _moments(network, plain, _noisy(network))
+    assert not out.var.any()
+    if network.rounding:
+        assert (out.mean - expected).abs().max() <= ROUNDING * expected.std()
+    else:
+        assert torch.equal(out.mean.view(torch.int32), expected.view(torch.int32))
+
+
+def test_ap2_gives_finite_means_and_variances_that_are_not_all_zero(network: Network, plain: nn.Module) -> None:
+    with torch.no_grad():
+        out = _moments(network, plain, _noisy(network))
+    assert out.mean.shape == out.var.shape == _expected(network, plain).shape
+    assert out.mean.isfinite().all()
+    assert out.var.isfinite().all()
+    assert (out.var >= 0).all()
+    assert (out.var > 0).any()
+
+
+def test_without_noise_ap2_has_the_plain_mean_and_no_variance(network: Network, plain: nn.Module) -> None:
+    if network.noise:
+        pytest.skip("the network adds noise of its own")
+    expected, mean = _expected(network, plain), network.mean()
+    with torch.no_grad():
+        out = _moments(network, plain, Moments(mean, torch.zeros_like(mean)))
+    torch.testing.assert_close(out.mean, expected, rtol=0, atol=NO_NOISE * float(expected.std()))
+    assert out.std.max() <= NO_NOISE * expected.std()
+
+
+def test_gradients_reach_the_input_and_all_parameters_that_the_plain_network_trains(
+    network: Network, plain: nn.Module
+) -> None:
+    twin = copy.deepcopy(plain)
+    network.call(twin, network.mean()).square().sum().backward()
+    trained = {name for name, parameter in twin.named_parameters() if parameter.grad is not None}
+
+    x = Moments(*[part.requires_grad_() for part in _noisy(network)])
+    out = _moments(network, plain, x)
+    (out.mean.square().sum() + out.var.sum()).backward()
+    for part in x:
+        assert part.grad is not None
+        assert part.grad.isfinite().all()
+    found = {name: parameter.grad for name, parameter in plain.named_parameters() if parameter.grad is not None}
+    assert trained <= found.keys()
+    assert [name for name, grad in found.items() if not grad.isfinite().all()] == []
+
+
+def test_the_output_has_the_structure_of_the_plain_output(network: Network, plain: nn.Module) -> None:
+    arguments, keywords = network.plain_inputs()
+    noisy_arguments, noisy_keywords = network.place(_noisy(network), arguments, keywords)
+    with torch.no_grad():
+        expected = plain(*arguments, **keywords)
+        out = momentgen.convert(plain)(*noisy_arguments, **noisy_keywords)
+    _assert_same_structure(out, expected)
+
+
+def _assert_same_structure(out: Any, expected: Any) -> None:
+    """Moments or a tensor where there was a tensor, in the same containers."""
+    if isinstance(expected, Tensor):
+        assert isinstance(out, Moments | Tensor)
+        assert (out.mean if isinstance(out, Moments) else out).shape == expected.shape
+        return
+    assert type(out) is type(expected)
+    if isinstance(expected, Mapping):
+        assert list(out) == list(expected)
+        for name, value in expected.items():
+            _assert_same_structure(out[name], value)
+    elif isinstance(expected, tuple | list):
+        assert len(out) == len(expected)
+        for one, other in zip(out, expected, strict=True):
+            _assert_same_structure(one, other)
+    else:
+        assert out == expected
+
+
+def test_the_plain_network_is_as_it_was(network: Network, plain: nn.Module) -> None:
+    expected = _expected(network, plain)
+    before = list(_described(plain))
+    state = {name: value.clone() for name, value in plain.state_dict().items()}
+
+    converted = momentgen.convert(plain)
+    with torch.no_grad():
+        network.call(converted, _noisy(network))
+        with momentgen.method("ap1"):
+            network.call(converted, _noisy(network))
+
+    assert list(_described(plain)) == before
+    assert list(plain.state_dict()) == list(state)
+    assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
+    assert torch.equal(_expected(network, plain).view(torch.int32), expected.view(torch.int32))
+
+
+def test_the_converted_network_has_the_very_parameters(network: Network, plain: nn.Module) -> None:
+    converted = momentgen.convert(plain)
+    assert {id(parameter) for parameter in converted.parameters()} == {
+        id(parameter) for parameter in plain.parameters()
+    }
+    assert converted.training is plain.training
+
+
+def _described(net: nn.Module) -> Iterator[tuple[Any, ...]]:
+    """Of every part: its name, class, training flag, attributes and hooks."""
+    for name, part in net.named_modules():
+        hooks = [len(value) for key, value in vars(part).items() if key.endswith("_hooks")]
+        yield name, type(part), part.training, sorted(vars(part)), hooks

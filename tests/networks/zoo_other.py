@@ -1,0 +1,395 @@
+"""torch's own layers as networks, and sequences, fields, graphs and generators as they are commonly written."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def transformer_encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True)
+
+
+def transformer_encoder_layer_norm_first() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 4, 32, activation="gelu", batch_first=True, norm_first=True)
+
+
+def multihead_attention() -> nn.Module:
+    return nn.MultiheadAttention(16, 4, batch_first=True)
+
+
+def lstm() -> nn.Module:
+    return nn.LSTM(8, 16, num_layers=2, batch_first=True)
+
+
+def bidirectional_lstm() -> nn.Module:
+    return nn.LSTM(8, 16, batch_first=True, bidirectional=True)
+
+
+def gru() -> nn.Module:
+    return nn.GRU(8, 16, batch_first=True)
+
+
+def gru_cell() -> nn.Module:
+    return nn.GRUCell(8, 16)
+
+
+class LSTMClassifier(nn.Module):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int, num_classes: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.lstm = nn.LSTM(input_size, hidden_size, num_layers, batch_first=True, dropout=0.2)
+        self.fc = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h0 = torch.zeros(self.num_layers, x.size(0), self.hidden_size).to(x.device)
+        c0 = torch.zeros(self.num_layers, x.size(0), self.hidden_size).to(x.device)
+        out, _ = self.lstm(x, (h0, c0))
+        return self.fc(out[:, -1, :])
+
+
+def lstm_classifier() -> nn.Module:
+    return LSTMClassifier(8, 16, 2, 5)
+
+
+class GRUClassifier(nn.Module):
+    def __init__(self, input_size: int, hidden_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(input_size, hidden_size, batch_first=True, bidirectional=True)
+        self.attention = nn.Linear(2 * hidden_size, 1)
+        self.fc = nn.Linear(2 * hidden_size, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, hidden = self.gru(x)
+        weights = F.softmax(self.attention(outputs).squeeze(-1), dim=1)
+        context = torch.bmm(weights.unsqueeze(1), outputs).squeeze(1)
+        final = torch.cat((hidden[-2], hidden[-1]), dim=1)
+        return F.log_softmax(self.fc(context + final), dim=-1)
+
+
+def gru_classifier() -> nn.Module:
+    return GRUClassifier(8, 16, 5)
+
+
+class VAE(nn.Module):
+    """The variational autoencoder of torch's examples, with a convolution in front; it samples in evaluation too."""
+
+    def __init__(self, latent: int = 8) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 4, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(8, 16, 4, stride=2, padding=1)
+        self.fc_mu = nn.Linear(16 * 7 * 7, latent)
+        self.fc_logvar = nn.Linear(16 * 7 * 7, latent)
+        self.fc_decode = nn.Linear(latent, 16 * 7 * 7)
+        self.deconv1 = nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1)
+        self.deconv2 = nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.relu(self.conv1(x))
+        h = F.relu(self.conv2(h))
+        h = h.view(h.size(0), -1)
+        return self.fc_mu(h), self.fc_logvar(h)
+
+    def reparameterize(self, mu: Tensor, logvar: Tensor) -> Tensor:
+        std = torch.exp(0.5 * logvar)
+        eps = torch.randn_like(std)
+        return mu + eps * std
+
+    def decode(self, z: Tensor) -> Tensor:
+        h = F.relu(self.fc_decode(z)).view(-1, 16, 7, 7)
+        h = F.relu(self.deconv1(h))
+        return torch.sigmoid(self.deconv2(h))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mu, logvar = self.encode(x)
+        z = self.reparameterize(mu, logvar)
+        return self.decode(z), mu, logvar
+
+
+def vae() -> nn.Module:
+    return VAE()
+
+
+def _dcgan_weights(m: nn.Module) -> None:
+    classname = m.__class__.__name__
+    if classname.find("Conv") != -1:
+        torch.nn.init.normal_(m.weight, 0.0, 0.02)
+    elif classname.find("BatchNorm") != -1:
+        torch.nn.init.normal_(m.weight, 1.0, 0.02)
+        torch.nn.init.zeros_(m.bias)
+
+
+class Generator(nn.Module):
+    def __init__(self, nz: int = 16, ngf: int = 8, nc: int = 3) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.ConvTranspose2d(nz, ngf * 8, 4, 1, 0, bias=False),
+            nn.BatchNorm2d(ngf * 8),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf * 8, ngf * 4, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ngf * 4),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf * 4, ngf * 2, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ngf * 2),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ngf),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf, nc, 4, 2, 1, bias=False),
+            nn.Tanh(),
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.main(input)
+
+
+class Discriminator(nn.Module):
+    def __init__(self, nc: int = 3, ndf: int = 8) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(nc, ndf, 4, 2, 1, bias=False),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Conv2d(ndf, ndf * 2, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ndf * 2),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Conv2d(ndf * 2, ndf * 4, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ndf * 4),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Conv2d(ndf * 4, ndf * 8, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(ndf * 8),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Conv2d(ndf * 8, 1, 4, 1, 0, bias=False),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.main(input).view(-1, 1).squeeze(1)
+
+
+def dcgan_generator() -> nn.Module:
+    return Generator().apply(_dcgan_weights)
+
+
+def dcgan_discriminator() -> nn.Module:
+    return Discriminator().apply(_dcgan_weights)
+
+
+class SineLayer(nn.Module):
+    def __init__(self, in_features: int, out_features: int, is_first: bool = False, omega_0: float = 30.0) -> None:
+        super().__init__()
+        self.omega_0 = omega_0
+        self.linear = nn.Linear(in_features, out_features)
+        with torch.no_grad():
+            bound = 1 / in_features if is_first else math.sqrt(6 / in_features) / omega_0
+            self.linear.weight.uniform_(-bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.omega_0 * self.linear(x))
+
+
+def siren() -> nn.Module:
+    return nn.Sequential(SineLayer(2, 32, is_first=True), SineLayer(32, 32), SineLayer(32, 32), nn.Linear(32, 3))
+
+
+class NeRF(nn.Module):
+    """A radiance field: positions and viewing directions encoded by sines and cosines, one skip connection."""
+
+    def __init__(self, width: int = 32, depth: int = 6, skip: int = 3, bands: int = 6, view_bands: int = 2) -> None:
+        super().__init__()
+        self.skip = skip
+        self.register_buffer("bands", 2.0 ** torch.arange(bands))
+        self.register_buffer("view_bands", 2.0 ** torch.arange(view_bands))
+        positions, views = 3 * (1 + 2 * bands), 3 * (1 + 2 * view_bands)
+        self.pts_linears = nn.ModuleList(
+            [nn.Linear(positions, width)]
+            + [nn.Linear(width + positions if i == skip else width, width) for i in range(1, depth)]
+        )
+        self.alpha_linear = nn.Linear(width, 1)
+        self.feature_linear = nn.Linear(width, width)
+        self.views_linear = nn.Linear(width + views, width // 2)
+        self.rgb_linear = nn.Linear(width // 2, 3)
+
+    def encode(self, x: Tensor, bands: Tensor) -> Tensor:
+        scaled = x[..., None, :] * bands[:, None] * math.pi
+        encoded = torch.cat([torch.sin(scaled), torch.cos(scaled)], dim=-1)
+        return torch.cat([x, encoded.flatten(-2)], dim=-1)
+
+    def forward(self, points: Tensor, directions: Tensor) -> Tensor:
+        encoded = self.encode(points, self.bands)
+        h = encoded
+        for i, layer in enumerate(self.pts_linears):
+            if i == self.skip:
+                h = torch.cat([encoded, h], -1)
+            h = F.relu(layer(h))
+        sigma = F.softplus(self.alpha_linear(h) - 1)
+        h = torch.cat([self.feature_linear(h), self.encode(directions, self.view_bands)], -1)
+        h = F.relu(self.views_linear(h))
+        rgb = torch.sigmoid(self.rgb_linear(h))
+        return torch.cat([rgb, sigma], dim=-1)
+
+
+def nerf() -> nn.Module:
+    return NeRF()
+
+
+class Chomp1d(nn.Module):
+    def __init__(self, chomp_size: int) -> None:
+        super().__init__()
+        self.chomp_size = chomp_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, : -self.chomp_size].contiguous()
+
+
+class TemporalBlock(nn.Module):
+    def __init__(self, n_inputs: int, n_outputs: int, kernel_size: int, dilation: int, dropout: float = 0.2) -> None:
+        super().__init__()
+        padding = (kernel_size - 1) * dilation
+        self.conv1 = nn.utils.parametrizations.weight_norm(
+            nn.Conv1d(n_inputs, n_outputs, kernel_size, padding=padding, dilation=dilation)
+        )
+        self.chomp1 = Chomp1d(padding)
+        self.relu1 = nn.ReLU()
+        self.dropout1 = nn.Dropout(dropout)
+        self.conv2 = nn.utils.parametrizations.weight_norm(
+            nn.Conv1d(n_outputs, n_outputs, kernel_size, padding=padding, dilation=dilation)
+        )
+        self.chomp2 = Chomp1d(padding)
+        self.relu2 = nn.ReLU()
+        self.dropout2 = nn.Dropout(dropout)
+        self.net = nn.Sequential(
+            self.conv1, self.chomp1, self.relu1, self.dropout1, self.conv2, self.chomp2, self.relu2, self.dropout2
+        )
+        self.downsample = nn.Conv1d(n_inputs, n_outputs, 1) if n_inputs != n_outputs else None
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.net(x)
+        res = x if self.downsample is None else self.downsample(x)
+        return self.relu(out + res)
+
+
+class TCN(nn.Module):
+    def __init__(self, num_inputs: int, num_channels: list[int], num_classes: int, kernel_size: int = 3) -> None:
+        super().__init__()
+        layers = []
+        for i, out_channels in enumerate(num_channels):
+            in_channels = num_inputs if i == 0 else num_channels[i - 1]
+            layers += [TemporalBlock(in_channels, out_channels, kernel_size, dilation=2**i)]
+        self.network = nn.Sequential(*layers)
+        self.linear = nn.Linear(num_channels[-1], num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.network(x)[:, :, -1])
+
+
+def tcn() -> nn.Module:
+    return TCN(4, [8, 8, 16], 5)
+
+
+class GraphConvolution(nn.Module):
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        stdv = 1.0 / math.sqrt(out_features)
+        self.weight.data.uniform_(-stdv, stdv)
+        self.bias.data.uniform_(-stdv, stdv)
+
+    def forward(self, input: Tensor, adj: Tensor) -> Tensor:
+        support = torch.mm(input, self.weight)
+        return torch.matmul(adj, support) + self.bias
+
+
+class GCN(nn.Module):
+    def __init__(self, nfeat: int, nhid: int, nclass: int, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.gc1 = GraphConvolution(nfeat, nhid)
+        self.gc2 = GraphConvolution(nhid, nclass)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x = F.relu(self.gc1(x, adj))
+        x = F.dropout(x, self.dropout, training=self.training)
+        x = self.gc2(x, adj)
+        return F.log_softmax(x, dim=1)
+
+
+def gcn() -> nn.Module:
+    return GCN(6, 16, 4)
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention written out, with a mask of minus infinity."""
+
+    bias: Tensor
+
+    def __init__(self, n_embd: int, n_head: int, block_size: int) -> None:
+        super().__init__()
+        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
+        self.c_proj = nn.Linear(n_embd, n_embd)
+        self.n_head = n_head
+        self.n_embd = n_embd
+        mask = torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size)
+        self.register_buffer("bias", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.size()
+        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
+        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
+        att = F.softmax(att, dim=-1)
+        y = att @ v
+        y = y.transpose(1, 2).contiguous().view(B, T, C)
+        return self.c_proj(y)
+
+
+class GPTBlock(nn.Module):
+    def __init__(self, n_embd: int, n_head: int, block_size: int) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(n_embd)
+        self.attn = CausalSelfAttention(n_embd, n_head, block_size)
+        self.ln_2 = nn.LayerNorm(n_embd)
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(n_embd, 4 * n_embd), "c_proj": nn.Linear(4 * n_embd, n_embd)})
+
+    def new_gelu(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp["c_proj"](self.new_gelu(self.mlp["c_fc"](self.ln_2(x))))
+
+
+class NanoGPT(nn.Module):
+    """A small GPT over embeddings, with learned positions."""
+
+    def __init__(self, n_embd: int = 32, n_head: int = 4, n_layer: int = 2, block: int = 16, vocab: int = 20) -> None:
+        super().__init__()
+        self.wpe = nn.Embedding(block, n_embd)
+        self.h = nn.ModuleList([GPTBlock(n_embd, n_head, block) for _ in range(n_layer)])
+        self.ln_f = nn.LayerNorm(n_embd)
+        self.lm_head = nn.Linear(n_embd, vocab, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pos = torch.arange(0, x.size(1), dtype=torch.long, device=x.device).unsqueeze(0)
+        x = x + self.wpe(pos)
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def nano_gpt() -> nn.Module:
+    return NanoGPT()
+
+
+def einops_vit() -> nn.Module:
+    from networks.zoo_einops import ViT
+
+    return ViT(image_size=16, patch_size=4, num_classes=10, dim=32, depth=2, heads=4, dim_head=8, mlp_dim=64)
