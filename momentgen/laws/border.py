@@ -62,7 +62,8 @@ class _Active:
 class _Tracing:
     """How deep inside a network ``torch.compile`` is as it traces; always 0 outside."""
 
-    depth = 0
+    def __init__(self) -> None:
+        self.depth = 0  # of the object: torch.compile guards on whether it is there, and writes it
 
 
 _active: Any = _Active()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -71,7 +73,13 @@ def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.
 @functools.cache
 def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
     """A class of modules with the border before its forward."""
-    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce_ex__": _reduce}
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.cross(self.inner, args, kwargs)
+
+    with contextlib.suppress(TypeError, ValueError):  # torch.export goes by the names of the arguments
+        forward.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]
+    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce_ex__": _reduce, "forward": forward}
     return type(f"Moments{kind.__name__}", (Border, kind), body)
 
 

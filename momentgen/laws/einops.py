@@ -12,11 +12,13 @@ __all__ = ["register", "registered"]
 
 #: whether einops knows of laws
 registered = False
+#: einops finds backends among subclasses, which live only while somebody holds them
+_backend: type | None = None
 
 
 def register() -> None:
     """Tell einops, which is loaded, of laws."""
-    global registered
+    global _backend, registered
     from einops._backends import TorchBackend  # type: ignore[import-not-found, unused-ignore]
 
     from momentgen.laws.law import Law
@@ -30,4 +32,4 @@ def register() -> None:
         def is_float_type(self, x: Any) -> bool:
             return bool(x.dtype.is_floating_point)
 
-    registered = True
+    _backend, registered = LawBackend, True

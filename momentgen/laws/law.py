@@ -33,10 +33,10 @@ Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(
     names(
-        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim moveaxis "
-        "squeeze unsqueeze expand expand_as broadcast_to narrow select chunk split split_with_sizes tensor_split hsplit "
-        "vsplit dsplit unbind diagonal detach getitem unfold positive data atleast_1d atleast_2d atleast_3d real "
-        "adjoint"
+        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
+        "moveaxis squeeze unsqueeze expand expand_as broadcast_to narrow select chunk split split_with_sizes "
+        "tensor_split hsplit vsplit dsplit unbind diagonal detach getitem unfold positive data atleast_1d atleast_2d "
+        "atleast_3d real adjoint"
     )
 )
 

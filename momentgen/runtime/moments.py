@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -14,19 +17,22 @@ __all__ = ["Moments"]
 class Moments(NamedTuple):
     """Mean and variance of independent random variables, elementwise.
 
-    A named tuple, so it unpacks, and passes through ``torch.compile``,
-    ``torch.func`` and pytrees as two tensors.  A tuple's ``+`` and ``*`` would join and repeat the two tensors, which
-    nobody means: they raise :class:`~momentgen.errors.InputError`.  Sums and products of random values, which must know
-    whether the two are one, are :func:`momentgen.nn.functional.add` and :func:`~momentgen.nn.functional.mul`.
+    A named tuple, so it unpacks, and passes through ``torch.compile``, ``torch.export``, ``torch.func`` and pytrees as
+    two tensors.  It is no random variable to calculate with: whether two random values are one it does not know.
+    Operators and conversions to a number raise :class:`~momentgen.errors.InputError`; write a network on plain tensors
+    and :func:`~momentgen.convert` it, or use :mod:`momentgen.nn.functional`.
 
     Args:
         mean: means, any shape.
-        var: *variances* (not standard deviations), of the same shape, dtype and device; never negative.
+        var: *variances* (not standard deviations), of the same shape, dtype and device; never negative.  A number or a
+            tensor without dimensions is the variance of every value.
 
     >>> import torch
     >>> x = Moments(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0]))
     >>> x.std
     tensor([2., 0.])
+    >>> Moments(torch.zeros(2), 0.25).var
+    tensor([0.2500, 0.2500])
     """
 
     mean: Tensor
@@ -34,24 +40,63 @@ class Moments(NamedTuple):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviations, the square root of :attr:`var`."""
-        return self.var.sqrt()
-
-    def __add__(self, other: object) -> NoReturn:
-        _refuse("+", "add", self, other)
-
-    def __radd__(self, other: object) -> NoReturn:
-        _refuse("+", "add", other, self)
-
-    def __mul__(self, other: object) -> NoReturn:
-        _refuse("*", "mul", self, other)
-
-    def __rmul__(self, other: object) -> NoReturn:
-        _refuse("*", "mul", other, self)
+        """Standard deviations, the square root of :attr:`var`, of the shape of the mean; derivative 0 at variance 0."""
+        var = self.var
+        if var.shape != self.mean.shape:
+            var = var.expand(self.mean.shape)
+        certain = var == 0
+        return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
 
-def _refuse(operator: str, function: str, left: object, right: Any) -> NoReturn:
-    raise InputError(
-        f"Moments: {type(left).__name__} {operator} {type(right).__name__} has no meaning, for Moments is a tuple; use "
-        f"momentgen.nn.functional.{function}, or tuple(x) for the pair of tensors"
-    )
+def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
+    # Pytrees make moments of anything: only a tensor's variance is completed.
+    if isinstance(mean, Tensor):
+        if isinstance(var, Tensor):
+            if not var.dim() and mean.dim():
+                var = var.expand(mean.shape)
+        elif isinstance(var, int | float):
+            dtype = mean.dtype if mean.is_floating_point() else torch.get_default_dtype()
+            var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
+    return tuple.__new__(cls, (mean, var))
+
+
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "@": "matmul", "//": "floordiv", "%": "mod", "**": "pow",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
+_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_OF_ONE = {
+    "-": "neg", "+": "pos", "abs": "abs", "~": "invert", "float": "float", "int": "int", "bool": "bool",
+    "complex": "complex", "round": "round", "divmod": "divmod", "operator.index": "index",
+}  # fmt: skip
+_INSTEAD = (
+    "Moments is a pair of tensors, and does not know which random values are one; write the network on plain tensors and "
+    "momentgen.convert it, or use momentgen.nn.functional ({}tuple(x) is the pair)"
+)
+
+
+def _refusing(text: str, swapped: bool = False) -> Callable[..., NoReturn]:
+    def refuse(self: Moments, *others: object) -> NoReturn:
+        names = ["Moments", *[type(other).__name__ for other in others[:1]]]
+        left, *right = names[::-1] if swapped else names
+        done = f"{left} {text} {right[0]}" if right else f"{text}({left})"
+        hint = {"+": "add, ", "*": "mul, "}.get(text, "") if right else ""
+        raise InputError(f"{done}: {_INSTEAD.format(hint)}")
+
+    return refuse
+
+
+for _sign, _name in _OPERATORS.items():
+    setattr(Moments, f"__{_name}__", _refusing(_sign))
+    setattr(Moments, f"__r{_name}__", _refusing(_sign, swapped=True))
+for _sign, _name in _COMPARISONS.items():
+    setattr(Moments, f"__{_name}__", _refusing(_sign))
+for _sign, _name in _OF_ONE.items():
+    setattr(Moments, f"__{_name}__", _refusing(_sign))
+Moments.__new__ = _new  # type: ignore[assignment]
+
+# torch.export.save, and torch.load of weights only
+_register: Any = getattr(pytree, "_register_namedtuple", None)
+if _register is not None:
+    _register(Moments, serialized_type_name="momentgen.Moments")
+torch.serialization.add_safe_globals([Moments])

@@ -189,11 +189,20 @@ def _integrated(m: Tensor, v: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     """The maximum over the first dimension of ``m`` and ``v``, of shape (n, rows)."""
     many = m.shape[0] > _MANY
     possible = m > -math.inf
-    random = possible & (v > 0)
+    some = possible.any(0)
+    # In units of the largest standard deviation, from the largest mean on: derivatives by a standard deviation
+    # of 1e-20 are beyond float32 on the way, though not in the result.
+    with torch.no_grad():
+        unit = square_root(torch.where(possible, v, 0)).amax(0)
+        unit = torch.where(unit > 0, unit, 1)
+        origin = torch.where(some, m.amax(0), 0)
+    m, v = (m - origin) / unit, v / unit / unit
+    random = possible & (v > _CERTAIN)
     s = square_root(torch.where(random, v, 0))
     top = m + _upper(m.shape[0]) * s
     lo, hi = (m - _BELOW * s).amax(0), top.amax(0)
-    some = possible.any(0)
+    # What never exceeds lo is left out: where it is all but certain besides, derivatives of its share are 0 · ∞.
+    random = random & (top > lo)
     lo, hi = torch.where(some, lo, 0), torch.where(some, hi, 0)
     inverse = torch.where(random, math.sqrt(0.5) / torch.where(random, s, 1), 0)
     own = torch.where(random, m, 0)
@@ -212,7 +221,12 @@ def _integrated(m: Tensor, v: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     rule = torch.tensor(_legendre(nodes), dtype=m.dtype, device=m.device)[..., None]
     first, second = _in_slices(_integral, (start(), inverse[:, None], *places), rule)
     var = (2 * second - first * first).clamp(min=0)
-    return torch.where(some, lo + first, -math.inf), torch.where(some, var, 0)
+    mean, var = origin + unit * (lo + first), var * unit * unit
+    return torch.where(some, mean, -math.inf), torch.where(some, var, 0)
+
+
+#: a variance below so much of the largest one is none: it changes the moments by less than float32 rounds
+_CERTAIN = 1e-14
 
 
 def _upper(n: int) -> float:
