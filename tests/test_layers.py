@@ -22,7 +22,27 @@ FORBIDDEN = {
     "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.built", "momentgen.report", "momentgen.cli"),
     "momentgen/built.py": ("torch", "momentgen.runtime", "momentgen.report", "momentgen.verify", "momentgen.cli"),
     "momentgen/report": ("torch", "typer", "momentgen.runtime", "momentgen.verify", "momentgen.cli"),
-    "momentgen/runtime": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
+    "momentgen/runtime": (
+        "sympy",
+        "mpmath",
+        "flint",
+        "momentgen.compiler",
+        "momentgen.rule",
+        "momentgen.laws",
+        "momentgen.nn",
+        "momentgen.cli",
+    ),
+    "momentgen/laws": (
+        "sympy",
+        "mpmath",
+        "flint",
+        "momentgen.compiler",
+        "momentgen.rule",
+        "momentgen.nn",
+        "momentgen.inference",
+        "momentgen.cli",
+    ),
+    "momentgen/nn": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
     # mpmath: kernel_scalars computes a parameter's derived numbers with it, once a value.
     "generated": ("sympy", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
 }

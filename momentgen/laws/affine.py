@@ -16,8 +16,9 @@ from torch.autograd import forward_ad
 from torch.utils.weak import WeakIdKeyDictionary
 
 from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.unsupported import place
 
-__all__ = ["VARIANCE", "bind", "once_a_batch", "square_linear", "squares", "window_starts"]
+__all__ = ["VARIANCE", "bind", "check", "once_a_batch", "square_linear", "squares", "window_starts"]
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -53,6 +54,28 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments after the first, by name."""
     return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+def check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
+    """Whether the weight of a linear map or convolution fits its input.
+
+    Raises:
+        InputError: if not; names the function, the shapes and the place.
+    """
+    weight = bound.get("weight")
+    if weight is None:
+        return
+    if name == "linear":
+        if mean.shape[-1:] != weight.shape[-1:]:
+            raise InputError(f"linear: expected (..., {weight.shape[-1]}), got {tuple(mean.shape)}{place()}")
+        return
+    dims = weight.dim()
+    channels = weight.shape[0] if "transpose" in name else weight.shape[1] * bound.get("groups", 1)
+    if mean.dim() not in (dims, dims - 1) or mean.shape[1 - dims] != channels:
+        raise InputError(
+            f"{name}: expected {channels} channels and {dims - 2} dimensions of space, got shape "
+            f"{tuple(mean.shape)}{place()}"
+        )
 
 
 # ------------------------------------------------------------------- squares

@@ -333,16 +333,16 @@ class Border:
 
     propagation: str | None = None
 
-    def inner(self, *args: Any, **kwargs: Any) -> Any:
+    def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
         """What runs on laws: the forward of the class behind this one."""
         plain = self.__dict__.get("_plain_forward") or super().forward  # type: ignore[misc]
         return plain(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Moments of the output, by the method in force."""
-        return self.cross(self.inner, args, kwargs)
+        return self._cross_border(self._forward_inside, args, kwargs)
 
-    def cross(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""
         if inside() or laws_in(args) or laws_in(kwargs.values()):
             return inner(*args, **kwargs)

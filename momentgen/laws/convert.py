@@ -75,7 +75,7 @@ def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
     """A class of modules with the border before its forward."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.cross(self.inner, args, kwargs)
+        return self._cross_border(self._forward_inside, args, kwargs)
 
     with contextlib.suppress(TypeError, ValueError):  # torch.export goes by the names of the arguments
         forward.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]

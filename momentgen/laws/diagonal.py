@@ -9,9 +9,11 @@ A value met with itself, or with a function of itself, is not taken as independe
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import affine, noise, source
@@ -19,7 +21,7 @@ from momentgen.laws.affine import VARIANCE
 from momentgen.laws.law import Law, Rule, laws_in, moved, new_law, register_pytree, remember, tensor_of, tensors_of
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point, written
-from momentgen.laws.table import Entry
+from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments
 
@@ -112,6 +114,8 @@ def made(mean: Tensor, var: Tensor) -> Diagonal:
 
 def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, rest = args[0], args[1:]
+    if entry.name in _OF_THEIR_OWN:
+        return _OF_THEIR_OWN[entry.name](entry, args, kwargs)
     if laws_in(rest) or laws_in(kwargs.values()):
         return _random_coefficients(entry, args, kwargs)
     mean, var = pair(x)
@@ -120,11 +124,12 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs and "dtype" in kwargs:
         mean, var = mean.to(kwargs["dtype"]), var.to(kwargs["dtype"])
         kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
+    bound = affine.bind(entry.name, rest, kwargs)
+    affine.check(entry.name, mean, bound)
     out = entry.call(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
         return remember(law, entry, args, kwargs, x)
-    bound = affine.bind(entry.name, rest, kwargs)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 
@@ -156,10 +161,52 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         own = entry.call(second, w_var, None, **bound)
         var = own if var is None else var + own
     if b_var is not None:
-        shape = [-1] + [1] * (out.dim() - 2) if entry.name != "linear" and out.dim() > 2 else [-1]
+        shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])
         of_bias = b_var.view(shape)
         var = of_bias.expand(out.shape) if var is None else var + of_bias
     return made(out, var)
+
+
+def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.diff``: binomial coefficients, squared."""
+    bound = {**dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)), **kwargs}
+    x, n, dim = bound["input"], bound.get("n", 1), bound.get("dim", -1)
+    ends = (bound.get("prepend"), x, bound.get("append"))
+    mean = torch.cat([mean_of(part) for part in ends if part is not None], dim)
+    var = torch.cat([var_of(part) for part in ends if part is not None], dim)
+    size = max(mean.shape[dim] - n, 0)
+    total = torch.zeros_like(var.narrow(dim, 0, size))
+    for k in range(n + 1):
+        total = total + math.comb(n, k) ** 2 * var.narrow(dim, min(k, var.shape[dim] - size), size)
+    return made(torch.diff(mean, n, dim), total)
+
+
+_BAG = (
+    "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
+    "per_sample_weights", "include_last_offset", "padding_idx",
+)  # fmt: skip
+
+
+def _bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.embedding_bag``: sums of the rows of a table, of which either the rows or the weights are random."""
+    bound = {**dict(zip(_BAG, args, strict=False)), **kwargs}
+    (weight, spread), (own, own_spread) = pair(bound["weight"]), pair(bound.get("per_sample_weights"))
+    if entry.call is not F.embedding_bag or bound.get("mode", "mean") == "max" or bound.get("max_norm") is not None:
+        raise unsupported(entry.call, laws_in(bound.values())[0], "sums and means without a largest norm have a rule", entry)
+    if spread is not None and own_spread is not None:
+        raise unsupported(entry.call, laws_in(bound.values())[0], "the table or the weights may be random, not both", entry)
+    bound.update(input=tensor_of(bound["input"]), weight=weight, per_sample_weights=own)
+    out = entry.call(**bound)
+    if own_spread is not None:
+        return made(out, entry.call(**{**bound, "weight": weight.square(), "per_sample_weights": own_spread}))
+    if spread is None:
+        raise unsupported(entry.call, laws_in(bound.values())[0], "indices cannot be random", entry)
+    # How much of each row is in each bag: a row that is met twice is one value.
+    rows = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+    return made(out, entry.call(**{**bound, "weight": rows}).square() @ spread)
+
+
+_OF_THEIR_OWN: dict[str, Rule] = {"diff": _difference, "embedding_bag": _bag}
 
 
 # ------------------------------------------------------------------ movement
@@ -168,9 +215,29 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
 _VALUES: dict[str, tuple[int, ...]] = {
     "cat": (0,), "stack": (0,), "hstack": (0,), "vstack": (0,), "dstack": (0,), "column_stack": (0,),
     "where": (1, 2), "masked_fill": (0, 2), "scatter": (0, 3), "select_scatter": (0, 1), "slice_scatter": (0, 1),
-    "index_fill": (0, 3), "index_copy": (0, 3), "embedding": (1,), "broadcast_tensors": tuple(range(64)),
+    "index_fill": (0, 3), "index_copy": (0, 3), "index_add": (0, 3), "scatter_add": (0, 3), "embedding": (1,),
+    "broadcast_tensors": tuple(range(64)),
 }  # fmt: skip
 _VALUE_NAMES = ("tensors", "input", "other", "value", "src", "source", "weight")
+
+
+#: functions that take a tensor for its form
+_LIKE_ANOTHER = frozenset(("view_as", "reshape_as", "expand_as", "type_as", "to"))
+
+
+def _is_random(value: Any) -> bool:
+    """Whether there is anything uncertain in an argument."""
+    return isinstance(value, Diagonal) or (type(value) in (tuple, list) and any(_is_random(item) for item in value))
+
+
+def _where(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Condition and both values of ``torch.where``, of which the method has another order."""
+    names = ("condition", "input", "other") if entry.call is torch.where else ("input", "condition", "other")
+    bound = {**dict(zip(names, args, strict=False)), **kwargs}
+    bound.setdefault("input", bound.pop("self", None))
+    if len(bound) != 3 or _is_random(bound["condition"]):
+        raise unsupported(entry.call, laws_in(bound.values())[0], "where a random value is not 0 is a decision", entry)
+    return bound["condition"], bound["input"], bound["other"]
 
 
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,16 +245,32 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if places is None:
         if not isinstance(args[0], Law):
             raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        if entry.name not in _LIKE_ANOTHER and any(map(_is_random, (*args[1:], *kwargs.values()))):
+            raise unsupported(entry.call, args[0], "indices cannot be random", entry)
         found = moved(entry, args, kwargs)
         if isinstance(found, Law) and not found.dtype.is_floating_point:
             raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
         return found
+    if entry.name == "where":
+        args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
+    elif entry.name == "masked_fill" and kwargs:
+        bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+        args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
+    elif entry.call is torch.embedding:
+        places = (0,)
+    for place, value in enumerate(args):
+        if place not in places and _is_random(value):
+            raise unsupported(entry.call, laws_in(args)[0], "indices and masks cannot be random", entry)
+    if kwargs.get("reduce", "add") not in ("add", "sum"):
+        raise unsupported(entry.call, laws_in(args)[0], "of reductions sums have a rule", entry)
     if entry.name == "cat" and isinstance(args[0], Law):
         return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
     variances = [var_of(value) if place in places else tensor_of(value) for place, value in enumerate(args)]
     of_named = {name: var_of(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
     means = [mean_of(value) for value in args]
     named = {name: mean_of(value) for name, value in kwargs.items()}
+    if "alpha" in of_named:
+        of_named["alpha"] = of_named["alpha"] ** 2
     out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
     if not isinstance(out, Tensor):
         return tuple(made(m, v) for m, v in zip(out, var, strict=True))
@@ -211,11 +294,13 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if len(args) == 1:
         args, kwargs = (x, kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
     y = args[1]
+    if isinstance(x, Point) or isinstance(y, Point):  # a constant, as a tensor is
+        x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
+    if kwargs.get("rounding_mode") is not None:
+        raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
     for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
         if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
             return source.pending(entry, args, kwargs, law._of)  # type: ignore[unreachable, arg-type]
-    if kwargs.get("rounding_mode") is not None:
-        raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
     if isinstance(x, Diagonal) and isinstance(y, Diagonal):
         found = source.combined(entry, x, y, kwargs)
         if found is not None:
@@ -281,14 +366,18 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not noise.active(entry, args, kwargs):
         if entry.name == "rrelu":
-            return torch.nn.functional.leaky_relu(x, (args[1] + args[2]) / 2)  # type: ignore[arg-type]
+            return torch.nn.functional.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)  # type: ignore[arg-type]
         return x
     mean, var = pair(x)
     if entry.name == "rrelu":
         from momentgen.laws.pointwise import random_slope
 
-        return made(*random_slope(mean, torch.zeros_like(mean) if var is None else var, args[1], args[2]))
-    return made(*noise.moments(entry, mean, var, [tensor_of(value) for value in args], kwargs))
+        lower, upper = noise.slopes(entry, args, kwargs)
+        return made(*random_slope(mean, torch.zeros_like(mean) if var is None else var, lower, upper))
+    law = made(*noise.moments(entry, mean, var, [tensor_of(value) for value in args], kwargs))
+    if entry.name == "dropout" and isinstance(x, Diagonal):  # that attention knows its weights
+        return remember(law, entry, (x, noise.probability(entry, args, kwargs)), {}, x)
+    return law
 
 
 # ------------------------------------------------------------------ creation
@@ -297,6 +386,8 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
     x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
+    if any(map(_is_random, (*args[1:], *kwargs.values()))):
+        raise unsupported(entry.call, x, "a random value cannot be copied so; use clone()", entry)
     values, named = tensors_of(args, kwargs)
     out = entry.call(*values, **named)
     return diagonal(out, torch.zeros_like(out)) if out.is_floating_point() and isinstance(x, Law) else out

@@ -30,6 +30,8 @@ __all__ = ["Law", "Rule", "dispatch", "is_law", "laws_in", "map_laws", "moved", 
 #: computes a function on a law: the function's entry, its positional and its keyword arguments.
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
+#: functions that change a tensor's shape in place, as ``unsqueeze_``
+_RESHAPED = frozenset("squeeze unsqueeze transpose t swapaxes swapdims".split())
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(
     names(
@@ -63,8 +65,8 @@ class Law:
     _call: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None
     #: the law that this one is a function of
     _of: Law | None
-    #: the laws among the arguments, and how often each had been written to
-    _seen: tuple[tuple[Law, int], ...]
+    #: the laws and tensors among the arguments, and how often each had been written to
+    _seen: tuple[tuple[Law | Tensor, int], ...]
     #: laws whose moments are not computed yet, and need this one's
     _waiting: list[weakref.ref[Law]] | None
     #: how many functions lie between this and the last value without a source
@@ -167,6 +169,14 @@ class Law:
         return self.transpose(-2, -1)
 
     @property
+    def H(self) -> Any:  # noqa: N802
+        return self.t() if self.ndim else self
+
+    @property
+    def mH(self) -> Any:  # noqa: N802
+        return self.transpose(-2, -1)
+
+    @property
     def data(self) -> Any:
         return self.detach()
 
@@ -192,8 +202,10 @@ class Law:
     def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
         """The call of which this is the result, while no argument has been written to."""
         if self._call is not None:
-            for law, version in self._seen:
-                if law._version != version:
+            for value, version in self._seen:
+                if isinstance(value, Law) and value._view is not None:
+                    value._refresh()
+                if value._version != version:
                     return None
         return self._call
 
@@ -223,6 +235,9 @@ class Law:
         if not isinstance(new, Law):
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
+        shape = self._form().shape
+        if new_parts[0].shape != shape:
+            new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
         for waiting in self._waiting or ():
             law = waiting()
             if law is not None:
@@ -241,10 +256,18 @@ class Law:
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
-        dtype = self._mean.dtype
+        dtype = self._form().dtype
         _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._call, self._of, self._depth = None, None, 0
         self._version += 1
+
+    def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
+        """Become a view of what this has been, as ``unsqueeze_`` makes it."""
+        old = self._like(*self._parts())
+        old._view, old._waiting, old._version = self._view, self._waiting, self._version
+        _become(self, type(self), new._parts())
+        self._view = (old, entry, args, kwargs, None, old._version)
+        self._call = self._of = self._waiting = None
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -264,8 +287,11 @@ class Law:
         for part in base._parts():
             view = entry.call(part, *args, **kwargs)
             parts.append(view if place is None else view[place])
+        if self._mean is not None and parts[0].shape != self._mean.shape:
+            raise InputError(f"{entry.name}: a view was taken of a value whose shape has been changed in place since")
         _become(self, type(base), tuple(parts))
         self._call, self._of = None, None
+        self._version += 1
         self._view = (base, entry, args, kwargs, place, base._version)
 
 
@@ -286,8 +312,16 @@ def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
     """Let ``law`` know of which call it is the result, and of which law a function."""
     if of._depth < DEPTH:
         law._call, law._of, law._depth = (entry, args, kwargs), of, of._depth + 1
-        law._seen = tuple([(value, value._version) for value in laws_in(args)])
+        law._seen = versions(args)
     return law
+
+
+def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
+    """The laws and tensors among arguments, and how often each has been written to."""
+    found: list[tuple[Law | Tensor, int]] = [(value, value._version) for value in laws_in(args)]
+    if not torch.compiler.is_compiling():
+        found += [(value, value._version) for value in args if isinstance(value, Tensor) and not value.is_inference()]
+    return tuple(found)
 
 
 def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
@@ -353,10 +387,14 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     """
     law: Law | None = None
     for value in laws_in(args):
+        if value._view is not None:
+            value._refresh()  # it may become another law
         if law is None or value.RANK > law.RANK:
             law = value
     if kwargs:
         for value in laws_in(kwargs.values()):
+            if value._view is not None:
+                value._refresh()
             if law is None or value.RANK > law.RANK:
                 law = value
     if law is None:
@@ -376,16 +414,22 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         if kwargs["out"] is not None:
             raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
         kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-    if not args and "input" in kwargs:
-        args = (kwargs["input"],)
-        kwargs = {name: value for name, value in kwargs.items() if name != "input"}
+    if kwargs:
+        if not args and "input" in kwargs and entry.name != "where":
+            args = (kwargs["input"],)
+            kwargs = {name: value for name, value in kwargs.items() if name != "input"}
+        if "axis" in kwargs or "keepdims" in kwargs:
+            kwargs = {_NUMPY.get(name, name): value for name, value in kwargs.items()}
     result = rule(entry, args, kwargs)
     if debug.active.on is True:
         debug.inspect(entry.name, result)
     if overwrites and entry.kind != "write":
         target = args[0]
         if isinstance(target, Law):
-            target._assign(result)
+            if entry.kind == "movement" and result is not target and entry.name in _RESHAPED:
+                target._reshape(entry, args[1:], kwargs, result)
+            else:
+                target._assign(result)
             return target
         if not entry.rebinds:
             raise unsupported(
@@ -395,6 +439,10 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
                 entry,
             )
     return result
+
+
+#: names of numpy that torch takes for its own
+_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
 
 
 def _without_flag(
@@ -416,7 +464,7 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     rest = [tensor_of(value) for value in args[1:]]
     named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
-    results = [entry.call(part, *rest, **named) for part in law._parts()]
+    results = [_moved_part(entry, part, rest, named) for part in law._parts()]
     first = results[0]
     if isinstance(first, Tensor):
         if first is law._mean:
@@ -432,6 +480,15 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
 
 
+def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
+    if entry.name in ("view", "view_as") and not part.is_contiguous():
+        try:
+            return entry.call(part, *rest, **named)
+        except RuntimeError:
+            part = part.contiguous()  # its strides are this package's doing, as those of an expanded variance
+    return entry.call(part, *rest, **named)
+
+
 def _remember_view(
     made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
 ) -> None:
@@ -439,7 +496,12 @@ def _remember_view(
     if entry.name not in _VIEWS:
         return
     if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
-        return  # torch copies
+        try:
+            law._mean.view(part.shape)
+        except RuntimeError:
+            return  # torch copies
+    if entry.call is torch.nn.functional.unfold:
+        return
     if entry.name == "getitem" and not _basic(rest[0]):
         return
     made._view = (law, entry, tuple(rest), named, place, law._version)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from momentgen.laws.table import Entry
 
-__all__ = ["UNIT", "Unit", "active", "expectation", "moments"]
+__all__ = ["UNIT", "Unit", "active", "expectation", "moments", "probability", "slopes"]
 
 
 class Unit(Protocol):
@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "alpha_dropout": _DROPOUT,
     "feature_alpha_dropout": _DROPOUT,
     "rrelu": ("lower", "upper", "training"),
+    "bernoulli": ("p",),
     "bernoulli_": ("p",),
     "normal_": ("mean", "std"),
     "uniform_": ("from", "to"),
@@ -79,9 +80,20 @@ def active(entry: Entry, args: Any, kwargs: dict[str, Any]) -> bool:
         return bool(bound.get("training", True) and bound.get("dropout_p", 0.0) > 0)
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         # input, hx, params, has_biases, num_layers, dropout, train, ...; packed sequences have one argument more
-        shift = 1 if isinstance(args[2], Tensor) or hasattr(args[2], "_form") else 0
+        shift = 0 if isinstance(args[3], bool) else 1
         return bool(args[5 + shift] > 0 and args[6 + shift])
     return entry.kind == "noise"
+
+
+def probability(entry: Entry, args: Any, kwargs: dict[str, Any]) -> float:
+    """The probability with which dropout drops."""
+    return _bound(entry, args, kwargs).get("p", 0.5)  # type: ignore[no-any-return]
+
+
+def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, float]:
+    """The least and the largest slope of RReLU."""
+    bound = _bound(entry, args, kwargs)
+    return bound.get("lower", 1 / 8), bound.get("upper", 1 / 3)
 
 
 def expectation(entry: Entry, args: list[Any], kwargs: dict[str, Any]) -> Tensor | None:
@@ -94,6 +106,8 @@ def expectation(entry: Entry, args: list[Any], kwargs: dict[str, Any]) -> Tensor
     if entry.name.startswith("dropout"):
         p = _bound(entry, args, kwargs).get("p", 0.5)
         return args[0] if p < 1 else torch.zeros_like(args[0])  # type: ignore[no-any-return]
+    if entry.name == "rrelu":
+        return torch.nn.functional.leaky_relu(args[0], sum(slopes(entry, args, kwargs)) / 2)
     mean, _ = moments(entry, args[0], None, args, kwargs)
     return mean
 
@@ -119,7 +133,13 @@ def moments(entry: Entry, mean: Tensor, var: Tensor | None, args: Any, kwargs: d
         p = bound.get("p", 0.5)
         return torch.zeros_like(mean) + p, torch.zeros_like(mean) + p * (1 - p)
     if name == "bernoulli":
-        raise NotImplementedError
+        p = bound.get("p")  # else each value is a probability, and its mean is all that matters
+        chance = mean if p is None else torch.zeros_like(mean) + p
+        return chance, chance * (1 - chance)
+    if name == "randint_like":
+        low, high = (0, *args[1:])[-2:] if len(args) > 1 else (bound.get("low", 0), bound["high"])
+        zero = torch.zeros_like(mean)
+        return zero + (low + high - 1) / 2, zero + ((high - low) ** 2 - 1) / 12
     if name == "normal_":
         return torch.zeros_like(mean) + bound.get("mean", 0.0), torch.zeros_like(mean) + bound.get("std", 1.0) ** 2
     if name == "uniform_":

@@ -18,7 +18,7 @@ from momentgen.errors import InputError
 from momentgen.laws import recognise
 from momentgen.laws.affine import VARIANCE, adaptive_edges, window_starts
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.law import Rule, laws_in, remember, tensor_of
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.numerics import normalise, softmax
 from momentgen.laws.numerics.root import root_of
@@ -90,6 +90,28 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
             return found
     law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
     return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
+
+
+_BAG = (
+    "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
+    "include_last_offset", "padding_idx",
+)  # fmt: skip
+
+
+def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A bag of rows; the weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has Σ v e²."""
+    bound = {**dict(zip(_BAG, args[1:], strict=False)), **kwargs}
+    samples = bound.pop("per_sample_weights", None)
+    if not isinstance(samples, Diagonal) or isinstance(bound["weight"], Diagonal):
+        law = laws_in((*args, *kwargs.values()))[0]
+        raise unsupported(entry.call, law, "only the samples' weights may be random", entry)
+    mean, var = pair(samples)
+    indices, weight = tensor_of(args[0]), tensor_of(bound.pop("weight"))
+    rest = {name: tensor_of(value) for name, value in bound.items()}
+    return made(
+        F.embedding_bag(indices, weight, per_sample_weights=mean, **rest),
+        F.embedding_bag(indices, weight.square(), per_sample_weights=var, **rest),
+    )
 
 
 def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
@@ -470,6 +492,7 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 #: rules of Diagonal, by name and kind
 RULES: dict[str, Rule] = {
+    "embedding_bag": _embedding_bag,
     "product": _product,
     "maximum": _maximum,
     "softmax": _softmax,

@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "half bfloat16 type_as type cpu cuda pixel_shuffle pixel_unshuffle channel_shuffle cat stack hstack vstack "
         "dstack column_stack unfold diagonal diag_embed tril triu masked_fill where getitem scatter select_scatter "
         "slice_scatter index_fill take atleast_1d atleast_2d atleast_3d real adjoint positive native_channel_shuffle "
-        "embedding requires_grad_ masked_select index_copy"
+        "embedding requires_grad_ masked_select index_copy index_add scatter_add"
     ),
     "arithmetic": ("add", "sub", "rsub", "mul", "div", "rdiv", "neg"),
     # one value at a time; momentgen.laws.activations says how each is computed
@@ -89,7 +89,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "noise": names(
         "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu randn_like rand_like "
-        "bernoulli normal_ uniform_ bernoulli_"
+        "bernoulli normal_ uniform_ bernoulli_ randint_like"
     ),
     "normalise": names("layer_norm rms_norm group_norm instance_norm batch_norm normalize"),
     "softmax": ("softmax", "log_softmax"),
@@ -108,8 +108,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     # new tensors like another
     "creation": names(
-        "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full new_empty_strided new_tensor "
-        "randint_like"
+        "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full new_empty_strided new_tensor"
     ),
     # a value is overwritten
     "write": ("setitem", "copy_", "fill_", "zero_", "index_put_", "set_"),

@@ -15,7 +15,7 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 class Sequential(Border, torch.nn.Sequential):
     """:class:`torch.nn.Sequential` over moments; a normalisation goes into the weights of the layer before it."""
 
-    def inner(self, x: Any) -> Any:
+    def _forward_inside(self, x: Any) -> Any:
         before: torch.nn.Module | None = None
         for layer in self:
             if before is None:

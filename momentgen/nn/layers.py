@@ -13,13 +13,13 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
-from momentgen.laws.border import Border
+from momentgen.laws.border import Border, as_moments
 from momentgen.laws.law import Law, dispatch
 from momentgen.laws.pointwise import with_variant
 from momentgen.laws.table import Entry, names
-from momentgen.runtime import Op
+from momentgen.runtime import Moments, Op
 
-__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Module", "Mul", "set_variant"]
+__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "set_variant"]
 
 _DIMENSIONS = names(
     "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool LPPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
@@ -56,10 +56,24 @@ class Module(Border, torch.nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward`` on laws of the arguments."""
-        return self.cross(super().__call__, args, kwargs)
+        return self._cross_border(super().__call__, args, kwargs)
 
 
-class ActivationLayer(Border):
+class Layer(Border):
+    """What the layers share: the first input is one value."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Moments of the output, by the method in force.
+
+        Raises:
+            InputError: if the first input is neither a tensor nor moments.
+        """
+        if args and not isinstance(args[0], Tensor | Moments | Law):
+            as_moments(self, args[0])
+        return super().forward(*args, **kwargs)
+
+
+class ActivationLayer(Layer):
     """What the activations share.
 
     Attributes:
@@ -79,12 +93,12 @@ class ActivationLayer(Border):
         name = self.row.alternatives.get(getattr(self, "approximate", None), self.row.op)
         return generated_op(name, type(self).__name__)
 
-    def inner(self, *args: Any, **kwargs: Any) -> Any:
+    def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's own forward; with a variant, the op's."""
         if self.variant is not None and isinstance(args[0], Law):
             params = {word: float(getattr(self, word)) for word in self.row.parameters}
-            return with_variant(args[0], self.op(), self.variant, params, super().inner)
-        return super().inner(*args, **kwargs)
+            return with_variant(args[0], self.op(), self.variant, params, super()._forward_inside)
+        return super()._forward_inside(*args, **kwargs)
 
 
 def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module:
@@ -163,20 +177,20 @@ def _activation(row: Activation) -> type[torch.nn.Module]:
 def _layer(name: str) -> type[torch.nn.Module]:
     twin = getattr(torch.nn, name)
     text = f":class:`torch.nn.{name}` over moments."
-    return type(name, (Border, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
+    return type(name, (Layer, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
 
 
 class Add(Border, torch.nn.Module):
     """``x + y``: the end of a residual block."""
 
-    def inner(self, x: Any, y: Any) -> Any:
+    def _forward_inside(self, x: Any, y: Any) -> Any:
         return x + y
 
 
 class Mul(Border, torch.nn.Module):
     """``x y``: gates."""
 
-    def inner(self, x: Any, y: Any) -> Any:
+    def _forward_inside(self, x: Any, y: Any) -> Any:
         return x * y
 
 
@@ -191,7 +205,7 @@ class Cat(Border, torch.nn.Module):
         super().__init__()
         self.dim = dim
 
-    def inner(self, *values: Any) -> Any:
+    def _forward_inside(self, *values: Any) -> Any:
         return torch.cat(values, self.dim)
 
     def extra_repr(self) -> str:

@@ -65,7 +65,7 @@ class Normalize(Border, torch.nn.Module):
         if x.shape[0 if x.dim() == 1 else 1] != self.num_features:
             raise InputError(f"Normalize: expected {self.num_features} channels, got shape {tuple(x.shape)}")
 
-    def inner(self, x: Any) -> Any:
+    def _forward_inside(self, x: Any) -> Any:
         """Of a law or a tensor; statistics of the data set become this layer's own."""
         if isinstance(x, Channels):
             return self._normalised_statistics(x)

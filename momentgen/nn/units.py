@@ -23,7 +23,7 @@ __all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 class _Unit(Border, torch.nn.Module):
     """A unit with a noise of its own, a :class:`momentgen.laws.noise.Unit`."""
 
-    def inner(self, x: Any) -> Any:
+    def _forward_inside(self, x: Any) -> Any:
         """A law's noise by its rule; a tensor's is drawn."""
         return dispatch(noise.UNIT, None, (x, self), {}) if isinstance(x, Law) else self.drawn(x)
 

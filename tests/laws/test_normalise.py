@@ -74,12 +74,10 @@ def test_moments_are_those_of_a_million_samples(name: str, n: int, noise: float,
 @pytest.mark.slow
 @every_rule
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("noise", [0.01, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("n", [4, 8, 10, 16, 40])
-def test_moments_are_those_of_two_million_samples_whatever_the_noise(
-    name: str, n: int, noise: float, kind: str
-) -> None:
-    agrees_with_sampling(name, n, noise, kind, 2_000_000)
+@pytest.mark.parametrize("noise", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("n", [8, 10, 40])
+def test_moments_are_those_of_a_million_samples_whatever_the_noise(name: str, n: int, noise: float, kind: str) -> None:
+    agrees_with_sampling(name, n, noise, kind, 1_000_000)
 
 
 def integrated(m: np.ndarray, v: np.ndarray, e: float, layer: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -13,10 +13,9 @@ from plain_networks import Functional, ResNet18
 from torch import Tensor
 
 import momentgen
-import momentgen.generated
 from momentgen import Moments
+from momentgen.errors import UnsupportedError
 from momentgen.nn import MaxPool2d
-from momentgen.nn.convert import ConvertError
 
 
 def warmed(net: torch.nn.Module, x: Tensor) -> torch.nn.Module:
@@ -64,19 +63,12 @@ def test_resnet18_as_anyone_would_write_it_is_converted():
     torch.manual_seed(0)
     x = torch.randn(2, 3, 32, 32)
     plain = warmed(ResNet18(width=8), x)
-    if "maximum" not in momentgen.generated.__all__:
-        # Without the rule the pool, and nothing else, is named.
-        with pytest.raises(ConvertError, match="maxpool") as caught:
-            momentgen.convert(plain)
-        assert str(caught.value).count("node ") == 1
     net = momentgen.convert(plain, method="ap1")
     assert list(net.state_dict()) == list(plain.state_dict())
     with momentgen.method("ap1"):
         assert torch.equal(net(x).mean, plain(x))
     with momentgen.method("sample"):
         torch.testing.assert_close(net(x).mean, plain(x))
-    if "maximum" not in momentgen.generated.__all__:
-        plain.maxpool = torch.nn.AvgPool2d(3, 2, 1)
     net = momentgen.convert(plain)
     found = net(noisy(x, 1e-4))
     assert (found.var > 0).all()
@@ -115,47 +107,15 @@ class Strange(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc = torch.nn.Linear(3, 3)
-        self.attention = torch.nn.MultiheadAttention(3, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.fft.fft(self.fc(x)).real
-        x = torch.logsumexp(x, 0, keepdim=True)
-        return self.attention(x, x, x)[0]
+        return torch.fft.fft(self.fc(x)).real
 
 
-def test_every_part_without_a_rule_is_named_with_its_place():
-    with pytest.raises(ConvertError) as caught:
-        momentgen.convert(Strange())
-    text = str(caught.value)
-    assert "fft" in text
-    assert "test_convert.py" in text
-    assert "torch.fft.fft(self.fc(x))" in text
-
-
-def test_a_module_without_a_twin_is_named():
-    with pytest.raises(ConvertError, match=r"'_1' in 1.*no layer over moments for torch.nn.*GRU"):
-        momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GRU(3, 3)))
-
-
-class Attending(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = torch.nn.MultiheadAttention(3, 1)
-        self.memory = torch.nn.LSTM(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x, _ = self.attention(x, x, x)
-        x, (_, _) = self.memory(x)
-        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
-
-
-def test_attention_and_recurrence_are_refused_with_their_place_and_what_to_do():
-    with pytest.raises(ConvertError) as caught:
-        momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), Attending()))
-    for part, why in (("1.attention", "softmax of products"), ("1.memory", "its state depends"), ("1", "softmax")):
-        assert re.search(rf"in {part}, .*test_convert.py:\d+.*{why}.*momentgen.monte_carlo", str(caught.value))
-    with pytest.raises(ConvertError, match=r"no layer over moments for torch.nn.*GRU: its state depends"):
-        momentgen.convert(torch.nn.GRU(3, 3))
+def test_a_function_without_a_rule_is_named_with_its_place():
+    net = momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), Strange()))
+    with pytest.raises(UnsupportedError, match=r"fft.* of a random value, Diagonal .*, in 1 \(Strange\), at .*:\d+"):
+        net(noisy(torch.randn(2, 3)))
 
 
 def test_bags_and_power_averages_are_converted_as_modules_and_functions():
@@ -175,9 +135,9 @@ def test_bags_and_power_averages_are_converted_as_modules_and_functions():
     x = Moments(torch.randn(1, 1, 4), torch.rand(1, 1, 4))
     net = momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(2, 2)))
     torch.testing.assert_close(net(x), momentgen.nn.LPPool1d(2, 2)(x))
-    with pytest.raises(ConvertError, match=r"'_0' in 0: LPPool1d: a rule for the norms 1 and 2 only"):
-        momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)))
-    momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)), method="sample")
+    with pytest.raises(momentgen.errors.InputError, match=r"lp_pool1d: a rule for the norms 1 and 2 only"):
+        momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)))(x)
+    momentgen.convert(torch.nn.Sequential(torch.nn.LPPool1d(3, 2)), method="sample")(x)
 
 
 def test_control_flow_on_values_is_refused_with_its_line():
@@ -187,8 +147,12 @@ def test_control_flow_on_values_is_refused_with_its_line():
                 return x
             return -x
 
-    with pytest.raises(ConvertError, match=r"test_convert.py:\d+: `if x.sum\(\) > 0:`"):
-        momentgen.convert(Branching())
+    net, x = momentgen.convert(Branching()), noisy(torch.ones(3))
+    with pytest.raises(UnsupportedError, match=r"gt of a random value.*test_convert.py:\d+: the result depends"):
+        net(x)
+    for name in ("ap1", "sample"):  # values are certain there
+        with momentgen.method(name):
+            assert net(x).mean.shape == (3,)
 
 
 def test_a_subclass_with_another_forward_is_not_taken_for_its_base():
@@ -215,7 +179,7 @@ def test_what_is_overwritten_in_place_is_read_as_overwritten():
         assert torch.equal(momentgen.convert(plain)(x).mean, plain(x.clone()))
 
 
-def test_networks_of_another_graph_in_training_refuse_the_other_mode():
+def test_networks_of_another_graph_in_training_run_in_both_modes():
     class Auxiliary(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -228,15 +192,17 @@ def test_networks_of_another_graph_in_training_refuse_the_other_mode():
     net = momentgen.convert(plain)
     x = torch.randn(2, 3)
     torch.testing.assert_close(net(x).mean, plain(x))
-    with pytest.raises(momentgen.errors.InputError, match="convert it again in training"):
-        net.train()(x)
+    torch.testing.assert_close(net.train()(x).mean, plain.fc(x) + x)
+    assert not plain.training
 
 
-def test_hooks_are_refused():
+def test_hooks_run_on_laws():
     plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    plain[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ConvertError, match=r"0 .Linear. has forward hooks"):
-        momentgen.convert(plain)
+    plain[0].register_forward_hook(lambda module, inputs, out: 2 * out)
+    x = noisy(torch.randn(3, 2))
+    with momentgen.method("ap1"):
+        assert torch.equal(momentgen.convert(plain)(x).mean, plain(x.mean))
+    torch.testing.assert_close(momentgen.convert(plain)(x).var, 4 * x.var @ plain[0].weight.square().T)
 
 
 def test_parametrized_modules_are_traced_through():

@@ -13,8 +13,8 @@ import momentgen.generated
 from momentgen import Moments, nn
 from momentgen.errors import InputError
 from momentgen.nn import functional
-from momentgen.nn.layer import as_moments
-from momentgen.nn.pool import root_of
+from momentgen.laws.border import as_moments
+from momentgen.laws.numerics.root import root_of
 
 N = 1_000_000
 CHUNK = 50_000
@@ -39,6 +39,26 @@ def moments_of_samples(plain: Callable[..., Tensor], inputs: list[Moments], n: i
     var = m2 - m1**2
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
     return Moments(m1 + shift[0], var), Moments((var / n).sqrt(), ((fourth - var**2).clamp_min(0) / n).sqrt())
+
+
+def plain(layer: torch.nn.Module) -> Callable[..., Tensor]:
+    """What the layer computes of certain values."""
+
+    def run(*values: Tensor) -> Tensor:
+        with momentgen.method("ap1"):
+            return layer(*values).mean
+
+    return run
+
+
+def drawn(layer: torch.nn.Module) -> Callable[..., Tensor]:
+    """What the layer computes with its own noise drawn."""
+
+    def run(*values: Tensor) -> Tensor:
+        with momentgen.method("sample"):
+            return layer(*values).mean
+
+    return run
 
 
 def assert_agrees(layer: Callable[..., Moments], plain: Callable[..., Tensor], *inputs: Moments) -> None:
@@ -112,9 +132,9 @@ def test_affine_layers_have_the_moments_of_their_jacobian(name):
     x = normal_input(*shape)
     with torch.no_grad():
         found = layer(x)
-        jacobian = torch.func.jacfwd(lambda value: layer.plain(value)[0])(x.mean)
+        jacobian = torch.func.jacfwd(lambda value: plain(layer)(value)[0])(x.mean)
         wanted = jacobian.square().flatten(-x.mean.dim()) @ x.var.flatten()
-    assert torch.equal(found.mean, layer.plain(x.mean))
+    assert torch.equal(found.mean, plain(layer)(x.mean))
     torch.testing.assert_close(found.var, wanted.view_as(found.var), rtol=1e-12, atol=1e-15)
 
 
@@ -145,10 +165,10 @@ def test_moments_are_those_of_a_million_samples(name):
     if "evaluated" not in name:
         layer.train()
     with torch.no_grad():
-        assert_agrees(layer, layer.drawn, normal_input(*shape))
+        assert_agrees(layer, drawn(layer), normal_input(*shape))
 
 
-ACTIVATIONS = [row for row in nn._activation.ACTIVATIONS if row.op in RULES]
+ACTIVATIONS = [row for row in momentgen.laws.ACTIVATIONS if row.op in RULES]
 
 
 ARGUMENTS = {"Threshold": (0.1, 20.0)}  # what torch has no default for
@@ -158,7 +178,7 @@ ARGUMENTS = {"Threshold": (0.1, 20.0)}  # what torch has no default for
 def test_activations_are_those_of_a_million_samples(row):
     layer = getattr(nn, row.layer)(*ARGUMENTS.get(row.layer, ()))
     with torch.no_grad():
-        assert_agrees(layer, layer.plain, normal_input(6))
+        assert_agrees(layer, plain(layer), normal_input(6))
 
 
 PARAMETERS = [
@@ -180,21 +200,13 @@ PARAMETERS = [
 def test_activations_of_other_parameters_are_those_of_a_million_samples(name, parameters):
     layer = getattr(nn, name)(**parameters)
     with torch.no_grad():
-        assert_agrees(layer, layer.plain, normal_input(6))
+        assert_agrees(layer, plain(layer), normal_input(6))
 
 
-if "maximum" in RULES:
-
-    @pytest.mark.parametrize("layer", [nn.MaxPool1d(2), nn.MaxPool1d(2, 2, 1), nn.AdaptiveMaxPool1d(3)], ids=repr)
-    def test_max_pools_of_two_inputs_are_those_of_a_million_samples(layer):
-        with torch.no_grad():
-            assert_agrees(layer, layer.plain, normal_input(1, 6))
-
-else:
-
-    def test_a_max_pool_without_its_rule_names_the_rule():
-        with pytest.raises(momentgen.errors.MomentgenError, match=r"maximum.*not built"):
-            nn.MaxPool2d(2)(Moments(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)))
+@pytest.mark.parametrize("layer", [nn.MaxPool1d(2), nn.MaxPool1d(3, 2, 1), nn.AdaptiveMaxPool1d(3)], ids=repr)
+def test_max_pools_are_those_of_a_million_samples(layer):
+    with torch.no_grad():
+        assert_agrees(layer, plain(layer), normal_input(1, 6))
 
 
 def test_max_pools_of_certain_inputs_are_torchs():
@@ -206,13 +218,13 @@ def test_max_pools_of_certain_inputs_are_torchs():
 
 @pytest.mark.parametrize("options", [{}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"stride": 1}], ids=str)
 def test_windows_of_max_pools_are_torchs(options, monkeypatch):
-    # The tree with a plain maximum in place of the rule: windows, padding and dilation must be torch's.
-    from momentgen.nn import pool
+    # A plain maximum in place of the rule: windows, padding and dilation must be torch's.
+    from momentgen.laws.numerics import maximum
 
-    def larger(x1: Moments, x2: Moments) -> Moments:
-        return Moments(torch.maximum(x1.mean, x2.mean), torch.where(x1.mean >= x2.mean, x1.var, x2.var))
+    def larger(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        return mean.amax(dim), var.amax(dim)
 
-    monkeypatch.setattr(pool, "maximum", larger)
+    monkeypatch.setattr(maximum, "maximum_of", larger)
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(2, 3, 8, 7, generator=draw) - 5
     layer = nn.MaxPool2d(3, **options)
@@ -242,7 +254,7 @@ def test_bilinear_is_that_of_a_million_samples():
     torch.manual_seed(0)
     layer = nn.Bilinear(3, 2, 4).double()
     with torch.no_grad():
-        assert_agrees(layer, layer.plain, normal_input(3, seed=1), normal_input(2, seed=2))
+        assert_agrees(layer, plain(layer), normal_input(3, seed=1), normal_input(2, seed=2))
 
 
 def test_a_value_met_with_itself_is_not_taken_as_two():
@@ -301,7 +313,7 @@ def test_approximate_norms_are_near_samples(layer):
     x = normal_input(64)
     layer = layer.double()
     with torch.no_grad():
-        truth, _ = moments_of_samples(layer.plain, [x], 100_000)
+        truth, _ = moments_of_samples(plain(layer), [x], 100_000)
         found = layer(x)
     assert ((found.mean - truth.mean).abs() / truth.var.sqrt()).max() < 0.1
     assert (found.var / truth.var).log().abs().max() < 0.2
@@ -334,23 +346,21 @@ def test_the_root_of_a_sum_of_squares_is_that_of_a_gamma_variable():
     with mpmath.workdps(60):
         for shape in (0.5, 1.0, 3.7, 15.9, 16.1, 1e3, 1e8, 1e14):
             share = (mpmath.gammaprod([shape + 0.5], [shape])) ** 2 / shape
-            found = root_of(
-                Moments(torch.tensor(3.0, dtype=torch.float64), torch.tensor(9 / shape, dtype=torch.float64))
-            )
-            assert abs(found.mean.item() / mpmath.sqrt(3 * share) - 1) < 1e-12
-            assert abs(found.var.item() / (3 * (1 - share)) - 1) < 1e-10
-    nothing = root_of(Moments(*torch.zeros(2, 1, dtype=torch.float64)))
-    assert nothing.mean == 0
-    assert nothing.var == 0
+            mean, var = root_of(torch.tensor(3.0, dtype=torch.float64), torch.tensor(9 / shape, dtype=torch.float64))
+            assert abs(mean.item() / mpmath.sqrt(3 * share) - 1) < 1e-12
+            assert abs(var.item() / (3 * (1 - share)) - 1) < 1e-10
+    mean, var = root_of(*torch.zeros(2, 1, dtype=torch.float64))
+    assert mean == 0
+    assert var == 0
 
 
 def test_power_average_pools_of_norm_2_are_near_samples():
     # Exact for inputs of mean 0 and one variance; elsewhere by two moments of the sum of squares.
     layer = nn.LPPool1d(2, 4).double()
     with torch.no_grad():
-        assert_agrees(layer, layer.plain, Moments(torch.zeros(1, 1, 8).double(), torch.full((1, 1, 8), 0.7).double()))
+        assert_agrees(layer, plain(layer), Moments(torch.zeros(1, 1, 8).double(), torch.full((1, 1, 8), 0.7).double()))
         x = normal_input(1, 64)
-        truth, _ = moments_of_samples(layer.plain, [x], 400_000)
+        truth, _ = moments_of_samples(plain(layer), [x], 400_000)
         found = layer(x)
     assert ((found.mean - truth.mean).abs() / truth.var.sqrt()).max() < 0.02
     assert (found.var / truth.var).log().abs().max() < 0.1
@@ -368,7 +378,7 @@ def test_power_average_pools_stay_finite():
 
 def test_power_averages_of_other_norms_are_refused():
     x = normal_input(1, 4)
-    with pytest.raises(InputError, match=r"LPPool1d: a rule for the norms 1 and 2 only, got norm_type=3"):
+    with pytest.raises(InputError, match=r"lp_pool1d: a rule for the norms 1 and 2 only, got norm_type=3"):
         nn.LPPool1d(3, 2)(x)
     certain = x.mean.abs()
     assert torch.equal(nn.LPPool1d(3, 2)(certain).mean, torch.nn.LPPool1d(3, 2)(certain))
@@ -379,7 +389,7 @@ def test_bags_of_embeddings_are_certain(mode):
     layer = nn.EmbeddingBag(6, 3, mode=mode)
     indices, offsets = torch.tensor([1, 4, 0, 5, 1]), torch.tensor([0, 2])
     found = layer(indices, offsets)
-    assert torch.equal(found.mean, layer.plain(indices, offsets))
+    assert torch.equal(found.mean, torch.nn.EmbeddingBag.forward(layer, indices, offsets))
     assert found.var.abs().max() == 0
 
 

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 import momentgen
 from momentgen import Moments, nn
 from momentgen.errors import InputError
+from momentgen.laws import diagonal
+from momentgen.laws.channels import channels
 from momentgen.nn.monte_carlo import RunningMoments
 
 
@@ -105,7 +107,7 @@ def test_sample_sees_one_draw_in_both_branches():
             self.one, self.other = nn.Identity(), nn.Identity()
 
         def forward(self, x: Moments) -> Moments:
-            return nn.functional.sub(self.one(x), self.other(x))
+            return self.one(x) - self.other(x)
 
     x = Moments(torch.zeros(6), torch.ones(6))
     with momentgen.method("sample"):
@@ -247,8 +249,8 @@ def test_normalisation_within_the_weights_is_that_of_the_activations(method, bia
     torch.nn.init.normal_(net[1].bias)
     model = nn.AnalyticNormalization(net, torch.randn(4), torch.rand(4)).double().train(training)
     x = Moments(torch.randn(64, 4, 6, 6, dtype=torch.float64), torch.rand(64, 4, 6, 6, dtype=torch.float64))
-    assert net[1].folds(net[0], x)
-    assert not net[1].folds(net[0], Moments(*[part[:1] for part in x]))  # fewer activations than weights
+    assert net[1].folds(net[0], diagonal(*x))
+    assert not net[1].folds(net[0], diagonal(*[part[:1] for part in x]))  # fewer activations than weights
 
     def run() -> list[torch.Tensor]:
         model.zero_grad()
@@ -258,9 +260,9 @@ def test_normalisation_within_the_weights_is_that_of_the_activations(method, bia
         return [*out, *[p.grad for p in model.parameters()]]
 
     folded = run()
-    seen: list[torch.Tensor] = []
-    handles = [part.register_forward_hook(lambda *call: seen.append(call[2].mean)) for part in net]
-    assert not net[1].folds(net[0], x)  # somebody listens
+    seen: list[object] = []
+    handles = [part.register_forward_hook(lambda *call: seen.append(call[2])) for part in net]
+    assert not net[1].folds(net[0], diagonal(*x))  # somebody listens
     for found, wanted in zip(folded, run(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
     assert len(seen) == len(net) * (2 if training else 1)
@@ -295,8 +297,7 @@ def test_gradients_of_square_weights_are_those_of_finite_differences():
         return tuple(torch.func.functional_call(layer, {"weight": weight}, (Moments(mean, var),)))
 
     def statistics(mean: torch.Tensor, var: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with momentgen.nn.method.statistics():
-            return run(mean, var, weight)
+        return tuple(torch.func.functional_call(layer, {"weight": weight}, (channels(mean, var),)).moments())
 
     for function, inputs in ((run, x), (statistics, one)):
         assert torch.autograd.gradcheck(function, (*inputs, layer.weight))

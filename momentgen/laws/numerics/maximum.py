@@ -175,7 +175,8 @@ def _moved(
 def _in_slices(function: Callable[..., tuple[Tensor, ...]], rows: tuple[Tensor, ...], rule: Tensor) -> list[Tensor]:
     """``function(*rows, rule)``, some rows at a time; see :func:`maximum_of`."""
     length = max(1, _SLICE // (rows[0].shape[0] * rule.shape[-2]))
-    if rows[0].shape[-1] <= length or torch.compiler.is_compiling():
+    # First what needs no size: under torch.export a comparison of a dynamic size would bound it.
+    if torch.compiler.is_compiling() or rows[0].shape[-1] <= length:
         return list(function(*rows, rule))
     again = torch.is_grad_enabled() and any(row.requires_grad for row in rows) and not _transforming()
     parts = [
