@@ -26,7 +26,9 @@ def _pool() -> Tensor:
     return torch.randn(32, N, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
 
 
-def normal_input(*shape: int, seed: int = 0, least: float = 0.05, spread: float = 1.0, positive: bool = False) -> Moments:
+def normal_input(
+    *shape: int, seed: int = 0, least: float = 0.05, spread: float = 1.0, positive: bool = False
+) -> Moments:
     """Moments of independent values; ``positive`` keeps the means five standard deviations above 0."""
     draw = torch.Generator().manual_seed(seed)
     mean = torch.randn(shape, generator=draw, dtype=torch.float64)

@@ -6,6 +6,7 @@ arguments, by their names in torch.  Exact where the inputs are independent (She
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils.weak import WeakIdKeyDictionary
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.unsupported import place
@@ -23,8 +23,9 @@ __all__ = ["VARIANCE", "bind", "check", "once_a_batch", "square_linear", "square
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
-#: weight -> (its version, its squares), where no gradient is asked for: they last while the weight stays the same
-_kept: Any = WeakIdKeyDictionary()
+#: id of a weight -> (the weight, its version, its address, its squares), where no gradient is asked for: they last
+#: while the weight stays the same
+_kept: dict[int, tuple[weakref.ref[Tensor], int, int, Tensor]] = {}
 
 _CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -83,19 +84,18 @@ def check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
 
 def squares(weight: Tensor) -> Tensor:
     """``weight∘weight``; in evaluation kept while the weight stays the same, which costs the weight's memory again."""
-    if (
-        torch.compiler.is_compiling()
-        or (torch.is_grad_enabled() and weight.requires_grad)
-        or not isinstance(weight, torch.nn.Parameter)
-        or _transforming()
-        or weight.is_inference()
-    ):
+    if (torch.is_grad_enabled() and weight.requires_grad) or torch.compiler.is_compiling():
         return weight.square()
-    kept = _kept.get(weight)
-    if kept is None or kept[0] != weight._version or kept[1].dtype is not weight.dtype or kept[2] != weight.data_ptr():
-        with torch.no_grad():
-            kept = _kept[weight] = (weight._version, weight.detach().square(), weight.data_ptr())
-    return cast(Tensor, kept[1])
+    kept = _kept.get(id(weight))
+    if kept is not None and kept[0]() is weight and kept[1] == weight._version and kept[2] == weight.data_ptr():
+        return kept[3]
+    if not isinstance(weight, torch.nn.Parameter) or _transforming() or weight.is_inference():
+        return weight.square()
+    key = id(weight)
+    with torch.no_grad():
+        squared = weight.detach().square()
+    _kept[key] = (weakref.ref(weight, lambda _: _kept.pop(key, None)), weight._version, weight.data_ptr(), squared)
+    return squared
 
 
 def transformed() -> bool:
@@ -106,9 +106,9 @@ def transformed() -> bool:
 def square_linear(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
     if (
-        torch.compiler.is_compiling()
-        or not torch.is_grad_enabled()
+        not torch.is_grad_enabled()
         or not weight.requires_grad
+        or torch.compiler.is_compiling()
         or transformed()
         or torch.is_autocast_enabled(var.device.type)
     ):
@@ -152,6 +152,8 @@ def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
 
 
 def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if 0 not in var.stride():
+        return square_linear(var, weight)
     shape = (*var.shape[:-1], weight.shape[0])
     for dim in range(var.dim() - 1):
         if var.stride(dim) == 0 and var.shape[dim] > 1:

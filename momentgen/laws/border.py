@@ -15,9 +15,10 @@ from typing import Any, Final, Literal, cast, get_args
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from momentgen.errors import InputError
-from momentgen.laws import einops
+from momentgen.errors import InputError, MomentgenError
+from momentgen.laws import einops, lost
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.numerics.root import square_root
@@ -198,7 +199,9 @@ def check(where: object, value: Moments) -> Moments:
         and not torch._C._len_torch_dispatch_stack()
     ):
         # Numbers that an expanded tensor repeats are looked at once.
-        once = var.detach()[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
+        once = var.detach()
+        if 0 in var.stride():
+            once = once[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
         least = once.amin().item()
         if least < 0:
             raise InputError(
@@ -286,6 +289,14 @@ def lower(value: Any) -> Any:
     return value
 
 
+class _Tuples(TorchFunctionMode):
+    """Makes lists of tuples of laws among the arguments of a function: ``torch.compile`` looks for laws in lists only."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = [list(value) if type(value) is tuple and laws_in(value) else value for value in args]
+        return func(*args, **(kwargs or {}))
+
+
 def inside() -> bool:
     """Whether a network is running on laws: what is called then is a part of it."""
     if torch.compiler.is_compiling():
@@ -310,16 +321,22 @@ def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[An
     named = {key: _lift_value(where, value, name, training, seen) for key, value in kwargs.items()}
     if torch.compiler.is_compiling():
         _tracing.depth += 1
-        out = forward(*lifted, **named)
+        with _Tuples():
+            out = forward(*lifted, **named)
         _tracing.depth -= 1
         return lower(out)
     if not einops.registered and "einops" in sys.modules:
         einops.register()
-    token = _inside.set(True)
+    token, recording = _inside.set(True), lost.RECORDING.set(torch.is_grad_enabled())
     try:
         return lower(forward(*lifted, **named))
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, MomentgenError) or (explained := lost.explained(error)) is None:
+            raise
+        raise explained from error
     finally:
         _inside.reset(token)
+        lost.RECORDING.reset(recording)
 
 
 class Border:
@@ -340,6 +357,8 @@ class Border:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Moments of the output, by the method in force."""
+        if args and isinstance(args[0], Law):
+            return self._forward_inside(*args, **kwargs)
         return self._cross_border(self._forward_inside, args, kwargs)
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,14 +8,14 @@ the network's code asks for are nominal: a batch of one, C channels, one place.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.diagonal import Diagonal, diagonal, pair
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.rank_two import one_input
@@ -37,7 +37,7 @@ class Channels(Law):
 
     def moments(self) -> Moments:
         """Mean and variance, shape ``(C,)``."""
-        return Moments(self._mean, self._var)  # type: ignore[arg-type]
+        return Moments(self._mean, self._var)
 
     def alike(self, mean: Tensor, var: Tensor) -> Channels:
         """Other statistics of the same nominal dimensions."""
@@ -47,7 +47,7 @@ class Channels(Law):
         return self._mean.detach().view(1, -1, *[1] * (self._dims - 2))
 
     def _parts(self) -> tuple[Tensor, ...]:
-        return (self._mean, self._var)  # type: ignore[return-value]
+        return (self._mean, self._var)
 
 
 def channels(mean: Tensor, var: Tensor, where: object = None) -> Channels:
@@ -168,7 +168,7 @@ def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     out = (Diagonal.RULES.get(entry.name) or Diagonal.RULES[entry.kind])(entry, inner, kwargs)
     if not isinstance(out, Law):
         return out
-    return _made(*out._parts(), first._dims) if isinstance(out, Diagonal) else out  # type: ignore[call-arg, attr-defined]
+    return cast(Channels, first).alike(*pair(out))
 
 
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

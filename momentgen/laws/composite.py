@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.law import Law, Rule, is_law
+from momentgen.laws import source
+from momentgen.laws.law import Law, Rule
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
 
 __all__ = ["RULES", "attended"]
 
@@ -61,8 +63,8 @@ def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: fl
     from momentgen.laws.numerics.attention import attention
 
     note("attention: queries, keys and values taken as independent of each other")
-    if is_law(bias):
-        raise UnsupportedError("attention: a bias that is random has no rule")
+    if isinstance(bias, torch.Tensor):  # a finite mask stays one, at a size whose squares are finite
+        bias = torch.where(bias == -torch.inf, bias, bias.clamp_min(-1e9))
     return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop))
 
 
@@ -78,6 +80,8 @@ def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, A
     scale = bound.get("scale")
     dtype, device = query.dtype, query.device
     if isinstance(mask, Law):
+        if mask.RANK:
+            raise unsupported(entry.call, mask, "a mask or bias that is random has no rule", entry)
         mask = mask._form()
     if bound.get("is_causal"):
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=device).tril()
@@ -129,7 +133,7 @@ _STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 
 def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch.lstm, gru and rnn: (input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)."""
-    if not isinstance(args[2], tuple | list):
+    if not isinstance(args[3], bool):
         raise UnsupportedError(f"{entry.name}: packed sequences of random values have no rule; pass a padded batch")
     x, hx, params, biases, layers, dropout, train, both_ways, batch_first = args
     step, is_lstm = _STEPS[entry.name], entry.name == "lstm"
@@ -187,6 +191,8 @@ def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         product = product.sum(0)
     alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
     product = product if alpha == 1 else product * alpha
+    if beta == 0:  # what is not added may be anything
+        return product
     return product + (args[0] if beta == 1 else args[0] * beta)
 
 
@@ -207,7 +213,9 @@ def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     a, b = args[0], args[1]
     w = args[2] if len(args) > 2 else kwargs["weight"]
-    if not any(isinstance(value, Diagonal) for value in (a, b, w)):
+    if not any(isinstance(value, Diagonal) for value in (a, b, w)) or (
+        isinstance(a, Diagonal) and isinstance(b, Diagonal) and source.alike(a, b)
+    ):
         return a + w * (b - a)
     (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)
     var: Any = 0.0

@@ -46,7 +46,7 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
     if isinstance(module, torch.jit.ScriptModule):
         raise InputError("convert: a scripted module cannot run on laws; convert the module that was scripted")
     network = twin(module, {})
-    network.__class__ = behind_border(type(module))
+    network.__class__ = behind_border(type(module))  # type: ignore[arg-type]
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
         network.__dict__["_plain_forward"] = network.__dict__.pop("forward")
     network.__dict__["propagation"] = None
@@ -77,22 +77,26 @@ def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._cross_border(self._forward_inside, args, kwargs)
 
+    # torch.compile keeps eight versions of one piece of code: each class has its own.
+    forward.__code__ = forward.__code__.replace(co_qualname=f"Moments{kind.__name__}.forward")
     with contextlib.suppress(TypeError, ValueError):  # torch.export goes by the names of the arguments
         forward.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]
-    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce_ex__": _reduce, "forward": forward}
+    body = {
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,  # transformers looks its models up by str(type(model))
+        "__reduce_ex__": _reduce,
+        "forward": forward,
+    }
     return type(f"Moments{kind.__name__}", (Border, kind), body)
 
 
 def _reduce(self: Any, protocol: int) -> tuple[Any, ...]:
-    return (
-        _rebuilt,
-        (type(self).__mro__[2],),
-        self.__getstate__()
-        if hasattr(kind := type(self), "__getstate__") and (kind.__getstate__ is not object.__getstate__)
-        else dict(self.__dict__),
-    )
+    own = getattr(type(self), "__getstate__", None)
+    state = dict(self.__dict__) if own in (None, getattr(object, "__getstate__", None)) else self.__getstate__()
+    return _rebuilt, (type(self).__mro__[2],), state
 
 
 def _rebuilt(kind: type[torch.nn.Module]) -> Any:
-    made = behind_border(kind)
+    made = behind_border(kind)  # type: ignore[arg-type]
     return made.__new__(made)

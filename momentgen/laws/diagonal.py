@@ -10,10 +10,9 @@ A value met with itself, or with a function of itself, is not taken as independe
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import affine, noise, source
@@ -48,15 +47,15 @@ class Diagonal(Law):
         if self._view is not None:
             self._refresh()
         if self._mean is None:  # not integrated yet: a function of its source, and of that one's shape
-            return self._of._form()  # type: ignore[unreachable]
+            return cast(Law, self._of)._form()
         return self._mean
 
     def _parts(self) -> tuple[Tensor, ...]:
         if self._view is not None:
             self._refresh()
         if self._mean is None:
-            source.settle(self)  # type: ignore[unreachable]
-        return (self._mean, self._var)  # type: ignore[return-value]
+            source.settle(self)
+        return (self._mean, self._var)
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -71,7 +70,7 @@ def diagonal(mean: Tensor, var: Tensor) -> Diagonal:
     return law
 
 
-def pair(value: Any) -> tuple[Any, Tensor | None]:
+def pair(value: Any) -> tuple[Any, Any]:
     """Mean and variance of a law, a tensor or a number; the variance of what is certain is None."""
     if isinstance(value, Diagonal):
         parts = value._parts()
@@ -114,8 +113,8 @@ def made(mean: Tensor, var: Tensor) -> Diagonal:
 
 def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, rest = args[0], args[1:]
-    if entry.name in _OF_THEIR_OWN:
-        return _OF_THEIR_OWN[entry.name](entry, args, kwargs)
+    if entry.name == "diff":
+        return _difference(entry, args, kwargs)
     if laws_in(rest) or laws_in(kwargs.values()):
         return _random_coefficients(entry, args, kwargs)
     mean, var = pair(x)
@@ -133,14 +132,26 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 
+def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A linear map of certain coefficients, the most frequent function, with nothing in its way."""
+    x = args[0]
+    if kwargs or type(x) is not Diagonal or any(isinstance(value, Law) for value in args[1:]):
+        return _affine(entry, args, kwargs)
+    mean, var = x._parts()
+    weight = args[1]
+    if mean.shape[-1:] != weight.shape[-1:]:
+        affine.check("linear", mean, {"weight": weight})
+    return made(entry.call(*(mean, *args[1:])), _second(entry, VARIANCE["linear"], var, {"weight": weight}))
+
+
 def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:
     """A product of second moments, outside float16 autocast, where squares of weights underflow."""
     kind = var.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16:
         with torch.autocast(kind, enabled=False):
             wide = {name: value.float() if _is_real(value) else value for name, value in bound.items()}
-            return function(entry.call, var.float(), **wide)  # type: ignore[no-any-return]
-    return function(entry.call, var, **bound)  # type: ignore[no-any-return]
+            return function(entry.call, var.float(), **wide)
+    return function(entry.call, var, **bound)
 
 
 def _is_real(value: object) -> bool:
@@ -164,7 +175,7 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])
         of_bias = b_var.view(shape)
         var = of_bias.expand(out.shape) if var is None else var + of_bias
-    return made(out, var)
+    return made(out, cast(Tensor, var))
 
 
 def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,34 +190,6 @@ def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for k in range(n + 1):
         total = total + math.comb(n, k) ** 2 * var.narrow(dim, min(k, var.shape[dim] - size), size)
     return made(torch.diff(mean, n, dim), total)
-
-
-_BAG = (
-    "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
-    "per_sample_weights", "include_last_offset", "padding_idx",
-)  # fmt: skip
-
-
-def _bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.embedding_bag``: sums of the rows of a table, of which either the rows or the weights are random."""
-    bound = {**dict(zip(_BAG, args, strict=False)), **kwargs}
-    (weight, spread), (own, own_spread) = pair(bound["weight"]), pair(bound.get("per_sample_weights"))
-    if entry.call is not F.embedding_bag or bound.get("mode", "mean") == "max" or bound.get("max_norm") is not None:
-        raise unsupported(entry.call, laws_in(bound.values())[0], "sums and means without a largest norm have a rule", entry)
-    if spread is not None and own_spread is not None:
-        raise unsupported(entry.call, laws_in(bound.values())[0], "the table or the weights may be random, not both", entry)
-    bound.update(input=tensor_of(bound["input"]), weight=weight, per_sample_weights=own)
-    out = entry.call(**bound)
-    if own_spread is not None:
-        return made(out, entry.call(**{**bound, "weight": weight.square(), "per_sample_weights": own_spread}))
-    if spread is None:
-        raise unsupported(entry.call, laws_in(bound.values())[0], "indices cannot be random", entry)
-    # How much of each row is in each bag: a row that is met twice is one value.
-    rows = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
-    return made(out, entry.call(**{**bound, "weight": rows}).square() @ spread)
-
-
-_OF_THEIR_OWN: dict[str, Rule] = {"diff": _difference, "embedding_bag": _bag}
 
 
 # ------------------------------------------------------------------ movement
@@ -300,7 +283,7 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
     for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
         if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
-            return source.pending(entry, args, kwargs, law._of)  # type: ignore[unreachable, arg-type]
+            return source.pending(entry, args, kwargs, law._of)  # type: ignore[arg-type]
     if isinstance(x, Diagonal) and isinstance(y, Diagonal):
         found = source.combined(entry, x, y, kwargs)
         if found is not None:
@@ -324,11 +307,11 @@ def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tenso
         return v1 + v2
     if name == "mul":
         if v1 is None:
-            return m1 * m1 * v2  # type: ignore[no-any-return]
+            return m1 * m1 * v2
         if v2 is None:
-            return m2 * m2 * v1  # type: ignore[no-any-return]
-        return v1 * (v2 + m2 * m2) + m1 * m1 * v2  # type: ignore[no-any-return]
-    return v1 / (m2 * m2) if v1 is not None else v2 / (m1 * m1)  # type: ignore[operator]
+            return m2 * m2 * v1
+        return v1 * (v2 + m2 * m2) + m1 * m1 * v2
+    return v1 / (m2 * m2) if v1 is not None else v2 / (m1 * m1)
 
 
 def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -340,15 +323,16 @@ def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     )
     m, v = reciprocal(*under._parts())
     m1, v1 = pair(over)
-    return made(m1 * m, _combined_variance("mul", m1, v1, m, v, 1))
+    law = made(m1 * m, _combined_variance("mul", m1, v1, m, v, 1))
+    return law if v1 is not None else remember(law, entry, args, kwargs, under)
 
 
 def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of 1/X, for X that keeps away from 0.
 
     With c = var/mean² the mean is (1 + c)/mean and the variance c (1 + 8c)/mean², to second order.  Moments of a normal
-    variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  The two are continued
-    to larger c so that they stay bounded by the noise: 1/X is of the order of 1/√var there, and no more is said.
+    variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  The two are
+    continued to larger c so that they stay bounded by the noise: 1/X is of the order of 1/√var there, and no more is said.
     """
     m, v = mean.double(), var.double()
     random = v > 0
@@ -366,7 +350,7 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not noise.active(entry, args, kwargs):
         if entry.name == "rrelu":
-            return torch.nn.functional.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)  # type: ignore[arg-type]
+            return torch.nn.functional.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)
         return x
     mean, var = pair(x)
     if entry.name == "rrelu":
@@ -404,6 +388,7 @@ def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 _OWN: dict[str, Rule] = {
     "affine": _affine,
+    "linear": _linear,
     "movement": _movement,
     "arithmetic": _arithmetic,
     "noise": _noise,

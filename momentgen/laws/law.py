@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws import debug
+from momentgen.laws import debug, lost
 from momentgen.laws.table import METHODS, TABLE, Entry, names
 from momentgen.laws.unsupported import unsupported
 
@@ -31,7 +31,7 @@ __all__ = ["Law", "Rule", "dispatch", "is_law", "laws_in", "map_laws", "moved", 
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
 #: functions that change a tensor's shape in place, as ``unsqueeze_``
-_RESHAPED = frozenset("squeeze unsqueeze transpose t swapaxes swapdims".split())
+_RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(
     names(
@@ -41,6 +41,10 @@ _VIEWS = frozenset(
         "atleast_3d real adjoint"
     )
 )
+
+#: what torch.compile makes of a checkpoint, which cannot see into laws: its function runs as it is
+_CHECKPOINT: Any = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
+_OF_CHECKPOINT = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
 class Law:
@@ -59,8 +63,9 @@ class Law:
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
 
-    _mean: Tensor
-    _var: Tensor | None
+    #: mean or value; None while moments are not computed yet
+    _mean: Any
+    _var: Any
     #: (entry, args, kwargs) of the function of which this is the result, where it is worth remembering
     _call: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None
     #: the law that this one is a function of
@@ -82,7 +87,15 @@ class Law:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return dispatch(TABLE.get(func), func, args, {} if kwargs is None else kwargs)
+        entry = TABLE.get(func)
+        if entry is None and func is _CHECKPOINT:
+            own = {name: value for name, value in (kwargs or {}).items() if name not in _OF_CHECKPOINT}
+            return args[0](*args[1:], **own)
+        return dispatch(entry, func, args, {} if kwargs is None else kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Methods of a tensor are given to the class below; what comes here is neither.
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ----------------------------------------------------------------- form
 
@@ -184,6 +197,19 @@ class Law:
     def real(self) -> Any:
         return self
 
+    # Asked for at every layer: without dispatch.
+    def dim(self) -> int:
+        return self._form().dim()
+
+    def size(self, dim: int | None = None) -> Any:
+        return self._form().size() if dim is None else self._form().size(dim)
+
+    def numel(self) -> int:
+        return self._form().numel()
+
+    def is_floating_point(self) -> bool:
+        return self._form().is_floating_point()
+
     def __len__(self) -> int:
         return len(self._form())
 
@@ -192,6 +218,9 @@ class Law:
 
     def __hash__(self) -> int:
         return id(self)
+
+    def __reduce__(self) -> Any:
+        return _unflatten, (self._parts(), (type(self), self._noise))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
@@ -326,7 +355,7 @@ def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
 
 def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
     if type(law) is not kind:
-        law.__class__ = kind  # type: ignore[assignment]
+        law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
 
@@ -386,21 +415,20 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         UnsupportedError: if there is no rule for the function and the law.
     """
     law: Law | None = None
-    for value in laws_in(args):
-        if value._view is not None:
-            value._refresh()  # it may become another law
-        if law is None or value.RANK > law.RANK:
-            law = value
-    if kwargs:
-        for value in laws_in(kwargs.values()):
-            if value._view is not None:
-                value._refresh()
-            if law is None or value.RANK > law.RANK:
-                law = value
+    for value in args if not kwargs else (*args, *kwargs.values()):
+        # Written out, not by laws_in: this is the way of every function.
+        for item in value if type(value) in (tuple, list) else (value,):
+            if isinstance(item, Law):
+                if item._view is not None:
+                    item._refresh()  # it may become another law
+                if law is None or item.RANK > law.RANK:
+                    law = item
     if law is None:
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
         raise unsupported(func, law, "no function of the table computes it")
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        lost.refuse(entry.name)
     rules = law.RULES
     rule = rules.get(entry.name)
     if rule is None:
@@ -482,6 +510,8 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
     if entry.name in ("view", "view_as") and not part.is_contiguous():
+        if torch.compiler.is_compiling():  # it can catch no error; reshape copies where view raises one
+            return (part.reshape_as if entry.name == "view_as" else part.reshape)(*rest, **named)
         try:
             return entry.call(part, *rest, **named)
         except RuntimeError:
@@ -496,6 +526,8 @@ def _remember_view(
     if entry.name not in _VIEWS:
         return
     if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
+        if torch.compiler.is_compiling():
+            return  # it can catch no error: most are copies
         try:
             law._mean.view(part.shape)
         except RuntimeError:
@@ -565,6 +597,6 @@ def register_pytree(cls: type[Law]) -> type[Law]:
         _flatten,
         _unflatten,
         serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
-        flatten_with_keys_fn=_flatten_with_keys,  # type: ignore[arg-type]
+        flatten_with_keys_fn=_flatten_with_keys,
     )
     return cls

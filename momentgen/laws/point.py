@@ -75,8 +75,8 @@ def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from momentgen.laws.law import moved
 
-    first = args[0]
-    if isinstance(first, Law):
+    first = args[0] if args else None
+    if isinstance(first, Law) and entry.name != "where":
         return moved(entry, args, kwargs)
     return _run(entry, args, kwargs)
 
@@ -94,6 +94,9 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if noise.active(entry, args, kwargs):
+        if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
+            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+            return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
         return composite.RULES[entry.name](entry, args, kwargs)
     return _run(entry, args, kwargs)
 
@@ -116,7 +119,11 @@ def written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             entry,
         )
     parts = []
-    source = next((value for value in rest if isinstance(value, Law)), None)
+    if entry.name in ("setitem", "index_put_") and any(law.RANK for law in laws_in((rest[0],))):
+        raise unsupported(entry.call, laws_in((rest[0],))[0], "indices cannot be random", entry)
+    source = next((value for value in rest if isinstance(value, Law) and value is not rest[0]), None)
+    if entry.name not in ("setitem", "index_put_") and rest and isinstance(rest[0], Law):
+        source = rest[0]
     count = max(len(target._parts()), 0 if source is None else len(source._parts()))
     kind = type(target) if source is None or source.RANK <= target.RANK else type(source)
     own = (*target._parts(), *[torch.zeros_like(target._mean)] * (count - len(target._parts())))
@@ -133,10 +140,12 @@ def written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _part(value: Any, place: int, entry: Entry, index: int) -> Any:
     """What is written into the part of that place: a law's own part; of certain values, 0 to a variance."""
+    is_value = index == 1 if entry.name in ("setitem", "index_put_") else index == 0
+    if not is_value:
+        return tensor_of(value)
     if isinstance(value, Law):
         parts = value._parts()
         return parts[place] if place < len(parts) else torch.zeros_like(parts[0])
-    is_value = index == 1 if entry.name in ("setitem", "index_put_") else index == 0
     if place and is_value:
         return torch.zeros_like(value) if isinstance(value, Tensor) else 0.0
     return value

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,8 +13,8 @@ from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
 from momentgen.laws.channels import Channels
-from momentgen.laws.diagonal import Diagonal, _quotient, made, pair, reciprocal
-from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.diagonal import Diagonal, _quotient, diagonal, made, pair, reciprocal
+from momentgen.laws.law import Law, Rule, laws_in, remember
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.source import pending
@@ -23,6 +24,8 @@ from momentgen.runtime import Op
 
 __all__ = ["RULES", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
 
+#: id of a row -> the row, its op and the parameters' defaults
+_DEFAULTS: dict[int, tuple[Activation, Op, dict[str, float]]] = {}
 #: ops that users have registered: name -> op and the names of its parameters, in the function's order
 _REGISTERED: dict[str, tuple[Op, tuple[str, ...]]] = {}
 
@@ -34,7 +37,7 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
         InputError: for a parameter with which the op is not the function.
         MissingRuleError: if the op is not built.
     """
-    names = (*row.parameters, *row.at_least) if row.parameters else (*row.alternatives, *row.at_least)
+    names = (*row.parameters, *row.at_least)
     given: dict[str, Any] = {**dict(zip(names, rest, strict=False)), **kwargs}
     for name, least in row.at_least.items():
         if name in given and not given[name] >= least:
@@ -55,8 +58,13 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if name in UNDEFINED:
         raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
     if x._mean is None and name not in _OWN_ARGUMENTS:
-        return pending(entry, args, kwargs, x._of)  # type: ignore[unreachable]
+        return pending(entry, args, kwargs, cast(Law, x._of))
     row = BY_FUNCTION.get(name)
+    if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in _REGISTERED:
+        known = _DEFAULTS.get(id(row))
+        if known is None or known[0] is not row:
+            known = _DEFAULTS[id(row)] = (row, *op_and_parameters(row, (), {}))
+        return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if name in _REGISTERED:
         op, words = _REGISTERED[name]
         found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
@@ -64,7 +72,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return power(entry, x, 2, args, kwargs)
     elif row is not None:
         op, params = op_and_parameters(row, args[1:], kwargs)
-        found = op(*pair(x), **params)
+        found = op(*pair(x), **cast(Any, params))
     elif name in INTEGRATED:
         return pending(entry, args, kwargs, x)
     else:
@@ -90,7 +98,7 @@ def with_variant(x: Any, op: Op, variant: str, params: dict[str, float], plain: 
     return made(*found)
 
 
-def power(entry: Entry, x: Diagonal, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Powers: 2 in closed form (mean m² + v, variance 2v² + 4m²v), others that are whole by exact quadrature."""
     if exponent == 2:
         mean, var = pair(x)
@@ -99,11 +107,11 @@ def power(entry: Entry, x: Diagonal, exponent: Any, args: tuple[Any, ...], kwarg
     if exponent == 1:
         return x
     if exponent == 0.5:
-        return torch.sqrt(x)  # type: ignore[call-overload]
+        return torch.sqrt(x)
     if exponent == -0.5:
-        return torch.rsqrt(x)  # type: ignore[call-overload]
+        return torch.rsqrt(x)
     if exponent == -1:
-        return torch.reciprocal(x)  # type: ignore[call-overload]
+        return torch.reciprocal(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
         return pending(entry, args, kwargs, x)
     raise unsupported(
@@ -117,17 +125,20 @@ _OWN_ARGUMENTS = frozenset(("sqrt", "rsqrt", "reciprocal", "pow", "prelu"))
 _EXACT = 23
 
 
-def _power(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return power(entry, x, args[1] if len(args) > 1 else kwargs["exponent"], args, kwargs)
+def _power(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
+    return power(entry, x, exponent, (x, exponent), {})
 
 
-def _clamp(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = {"clamp_min": ("min",), "clamp_max": ("max",)}.get(entry.name, ("min", "max"))
     bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-    low, high = bound.get("min"), bound.get("max")
+    low: Any = bound.get("min")
+    high: Any = bound.get("max")
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         raise unsupported(entry.call, x, "bounds must be numbers", entry)
     mean, var = pair(x)
+    low, high = (None if bound is not None and abs(bound) == math.inf else bound for bound in (low, high))
     if high is None and low is None:
         return x
     if high is None:
@@ -137,16 +148,32 @@ def _clamp(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, A
         found = generated_op("relu", "clamp")(high - mean, var)
         law = made(high - found.mean, found.var)
     else:
-        # hardtanh's rule holds bounds on both sides of 0
-        shift = low if low > 0 else high if high < 0 else 0.0
-        found = generated_op("hardtanh", "clamp")(
-            mean - shift, var, min_val=float(low - shift), max_val=float(high - shift)
-        )
-        law = made(found.mean + shift, found.var)
+        law = made(*_between(mean, var, float(low), float(high)))  # type: ignore[arg-type]
     return remember(law, entry, args, kwargs, x)
 
 
-def _prelu(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _between(mean: Tensor, var: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Clamped on both sides.
+
+    The rule is hardtanh's, whose bounds are on both sides of 0, the upper one from 1/64 to 64: others are mirrored,
+    shifted and scaled there.
+    """
+    if low >= high:
+        return torch.full_like(mean, high), torch.zeros_like(var)
+    sign = -1 if low + high < 0 else 1
+    low, high = (low, high) if sign > 0 else (-high, -low)
+    shift = max(low, 0.0)
+    scale = 1.0 if 1 / 64 <= high - shift <= 64 else high - shift
+    found = generated_op("hardtanh", "clamp")(
+        (sign * mean - shift) / scale,
+        var / (scale * scale),
+        min_val=(low - shift) / scale,
+        max_val=(high - shift) / scale,
+    )
+    return sign * (found.mean * scale + shift), found.var * (scale * scale)
+
+
+def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """X⁺ − w X⁻: X⁺X⁻ = 0, so Var = Var X⁺ + w² Var X⁻ + 2 w E X⁺ E X⁻.
 
     The three terms keep at least 3/4 of their absolute sum for w < 0 too, so nothing cancels.
@@ -155,7 +182,7 @@ def _prelu(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, A
     mean, var = pair(x)
     if weight.numel() > 1:
         weight = weight.view(-1, *[1] * (mean.dim() - 2)) if mean.dim() > 1 else weight
-    (up, up_var), (down, down_var) = _both_sides(mean, var)  # type: ignore[arg-type]
+    (up, up_var), (down, down_var) = _both_sides(mean, var)
     return made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
 
 
@@ -173,20 +200,20 @@ def random_slope(mean: Tensor, var: Tensor, lower: float, upper: float) -> tuple
     return up - slope * down, up_var + below + 2 * slope * up * down
 
 
-def _sqrt(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _sqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     note("sqrt: the value under the root is taken as gamma distributed, and NaN where its mean is negative")
     mean, var = pair(x)
-    m, v = root_of(mean.double(), var.double())  # type: ignore[union-attr]
+    m, v = root_of(mean.double(), var.double())
     return remember(made(m.to(mean.dtype), v.to(mean.dtype)), entry, args, kwargs, x)
 
 
-def _rsqrt(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _rsqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     root = _sqrt(table.TABLE[torch.sqrt], x, args, kwargs)
-    law = made(*reciprocal(*pair(root)))  # type: ignore[arg-type]
+    law = made(*reciprocal(*pair(root)))
     return remember(law, entry, args, kwargs, x)
 
 
-def _reciprocal(entry: Entry, x: Diagonal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _reciprocal(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     law = _quotient(table.TABLE[torch.div], (1.0, x), {})
     return remember(law, table.TABLE[torch.div], (1.0, x), {}, x)
 

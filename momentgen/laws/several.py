@@ -7,6 +7,7 @@ approximation is said there.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,12 +18,12 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws import recognise
 from momentgen.laws.affine import VARIANCE, adaptive_edges, window_starts
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import Rule, laws_in, remember, tensor_of
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.numerics import normalise, softmax
 from momentgen.laws.numerics.root import root_of
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
 __all__ = ["RULES", "Extremum", "bilinear_moments"]
@@ -49,6 +50,9 @@ def bilinear_moments(
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name == "einsum":
         return _einsum(entry, args)
+    for name in _SECOND:
+        if name in kwargs:
+            args, kwargs = (*args, kwargs[name]), {key: value for key, value in kwargs.items() if key != name}
     if entry.name == "bilinear":
         return _bilinear(entry, args)
     x, y, *rest = args
@@ -61,9 +65,30 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if found is not None:
             return found
     call = torch.matmul if entry.name == "rmatmul" else entry.call
-    law = made(*bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y)))
+    mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
+    if entry.name in ("matmul", "mm", "bmm", "rmatmul") and (more := recognise.gram(x, y)) is not None:
+        mean, var = mean + more[0], var + more[1]
     of = x if isinstance(x, Diagonal) else y
-    return remember(law, entry, (x, y, *rest), kwargs, of)
+    return remember(made(mean, var), entry, (x, y, *rest), kwargs, of)
+
+
+#: names of the second factor
+_SECOND = ("other", "mat2", "vec", "vec2", "tensor", "input2", "weight", "bias")
+
+
+def _spelled(equation: str, operands: list[Any]) -> tuple[list[str], str]:
+    """The indices of each operand and of the result, without an ellipsis."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    spare = [letter for letter in string.ascii_letters if letter not in equation]
+    sizes = [x.ndim - len(part.replace("...", "")) for x, part in zip(operands, parts, strict=True)]
+    most = max((size for size, part in zip(sizes, parts, strict=True) if "..." in part), default=0)
+    dots = "".join(spare[:most])
+    if not arrow:
+        named = "".join(parts).replace(".", "")
+        out = "..." + "".join(letter for letter in sorted(set(named)) if named.count(letter) == 1)
+    parts = [part.replace("...", dots[most - size :]) for size, part in zip(sizes, parts, strict=True)]
+    return parts, out.replace("...", dots)
 
 
 def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
@@ -73,11 +98,24 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
     if len(operands) == 1:
         mean, var = pair(operands[0])
         return made(torch.einsum(equation, mean), torch.einsum(equation, var))
-    if len(operands) != 2 or "..." in equation or "->" not in equation:
-        raise unsupported(entry.call, laws_in(operands)[0], "two operands and explicit indices have a rule", entry)
-    left, out = equation.replace(" ", "").split("->")
-    a, b = left.split(",")
-    x, y = operands
+    random = [k for k, operand in enumerate(operands) if isinstance(operand, Diagonal)]
+    if not isinstance(equation, str) or (len(operands) > 2 and len(random) > 1):
+        raise unsupported(
+            entry.call, laws_in(operands)[0], "an equation of up to two random operands has a rule", entry
+        )
+    parts, out = _spelled(equation, operands)
+    if len(operands) > 2:  # all but the random one first
+        (k,) = random
+        rest = [part for n, part in enumerate(parts) if n != k]
+        kept = "".join(letter for letter in sorted(set("".join(rest))) if letter in out or letter in parts[k])
+        certain = [mean_of(operand) for n, operand in enumerate(operands) if n != k]
+        operands = [operands[k], torch.einsum(f"{','.join(rest)}->{kept}", *certain)]
+        parts = [parts[k], kept]
+    (a, b), (x, y) = parts, operands
+    if a == b and isinstance(x, Diagonal) and isinstance(y, Diagonal):
+        return _einsum(entry, (f"{a}->{out}", x * y))
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     # An index of one operand alone that is summed over would let the other's values meet many of its values.
     for alone in set(a) - set(b) - set(out):
         x, a = x.sum(a.index(alone)), a.replace(alone, "")
@@ -149,7 +187,18 @@ class _NoIndices:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise next(value._error for value in args if isinstance(value, cls))
+        raise next(object.__getattribute__(value, "_error") for value in args if isinstance(value, cls))
+
+
+def _asked(self: _NoIndices, *_: Any) -> Any:
+    raise object.__getattribute__(self, "_error")
+
+
+for _operator in names(
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
+    "xor rxor neg pos abs invert eq ne lt le gt ge getitem setitem len iter contains bool int float index complex array"
+):
+    setattr(_NoIndices, f"__{_operator}__", _asked)
 
 
 def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,7 +255,11 @@ def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
     if keepdim:
         shape = [1 if d in dims else size for d, size in enumerate(mean.shape)]
         m, v = m.reshape(shape), v.reshape(shape)
-    return made(-m if lower else m, v)
+    law = made(-m if lower else m, v)
+    return law if lower else remember(law, _AMAX, (x, dims, keepdim), {}, x)
+
+
+_AMAX = Entry("amax", "maximum", torch.amax)
 
 
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
@@ -235,7 +288,7 @@ def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             places.append([[start + k if 0 <= start + k < size else -1 for k in offsets] for start in starts])
     if bound.get("return_indices"):
         raise unsupported(entry.call, args[0], "a maximum of random inputs has no indices to return", entry)
-    return made(*maximum_of_windows(mean, var, places))  # type: ignore[arg-type]
+    return made(*maximum_of_windows(mean, var, places))
 
 
 def _tuple(value: Any, dims: int) -> tuple[int, ...]:
@@ -265,9 +318,9 @@ def maximum_of_windows(mean: Tensor, var: Tensor, places: list[list[list[int]]])
         valid = torch.tensor([[True]], device=mean.device)
         for d, windows in enumerate(places):
             own = torch.tensor([[k >= 0 for k in window] for window in windows], device=mean.device)
-            shape = [1] * (2 * dims)
-            shape[d], shape[dims + d] = own.shape
-            valid = own.view(shape) if d == 0 else valid & own.view(shape)
+            grid = [1] * (2 * dims)
+            grid[d], grid[dims + d] = own.shape
+            valid = own.view(grid) if d == 0 else valid & own.view(grid)
         mask = valid.flatten(dims)
         mean, var = torch.where(mask, mean, -math.inf), torch.where(mask, var, 0)
     return maxima.maximum_of(mean, var, -1)
@@ -329,8 +382,15 @@ def _grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
 _BATCH = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
 
+#: the order of torch.batch_norm, which is not that of F.batch_norm
+_BATCH_OF_TORCH = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+
+
 def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = {**dict(zip(_BATCH, args[1:], strict=False)), **kwargs}
+    bound = {
+        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.instance_norm else _BATCH, args[1:], strict=False)),
+        **kwargs,
+    }
     own = bound.pop("use_input_stats", bound.pop("training", True))
     if not own:
         return _batch_norm(entry, args[:1], {**bound, "training": False})
@@ -345,7 +405,10 @@ def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     Those are the mean of the means, and the mean of the variances plus the variance of the means; the running
     statistics are updated by them (the variance unbiased, as torch does).
     """
-    bound = {**dict(zip(_BATCH, args[1:], strict=False)), **kwargs}
+    bound = {
+        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH, args[1:], strict=False)),
+        **kwargs,
+    }
     mean, var = _as_random(args[0])
     running_mean, running_var = bound.get("running_mean"), bound.get("running_var")
     weight, bias, eps = bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5)
@@ -392,7 +455,7 @@ def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if bound.get("p", 2.0) != 2 or not isinstance(bound.get("dim", 1), int):
         raise unsupported(entry.call, args[0], "p = 2 over one dimension has a rule", entry)
     mean, var = pair(args[0])
-    return made(*normalise.l2_normalise(mean, var, bound.get("dim", 1), bound.get("eps", 1e-12)))  # type: ignore[arg-type]
+    return made(*normalise.l2_normalise(mean, var, bound.get("dim", 1), bound.get("eps", 1e-12)))
 
 
 # ------------------------------------------------------------------- softmax
@@ -406,7 +469,7 @@ def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         raise InputError(f"{entry.name}: expected dim to be given")
     mean, var = pair(x)
     if dtype is not None:
-        mean, var = mean.to(dtype), var.to(dtype)  # type: ignore[union-attr]
+        mean, var = mean.to(dtype), var.to(dtype)
     function = softmax.softmax if entry.name == "softmax" else softmax.log_softmax
     return remember(made(*function(mean, var, dim)), entry, (x, dim), {}, x)
 
@@ -428,11 +491,13 @@ def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return _lp_pool(entry, args, kwargs)
     if name == "logsumexp":
         raise unsupported(entry.call, x, None, entry)
-    p = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else 2))
+    p = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None if entry.call is torch.linalg.norm else 2))
     if p not in (2, 2.0, "fro", None):
         raise unsupported(entry.call, x, f"the norm 2 has a rule, got {p!r}", entry)
     dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
     keepdim = kwargs.get("keepdim", args[3] if len(args) > 3 else False)
+    if entry.call is torch.linalg.norm and p == 2 and (x.ndim == 2 if dim is None else isinstance(dim, tuple | list)):
+        raise unsupported(entry.call, x, "a largest singular value has no rule", entry)
     square = x.square()
     return torch.sqrt(square.sum() if dim is None else square.sum(dim, keepdim))
 
@@ -458,9 +523,9 @@ def _variance(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], x: An
     n = math.prod(mean.shape[d] for d in dims)
     centred = mean - mean.mean(dims, keepdim=True)
     divisor = n - correction
-    total = var.sum(dims, keepdim=keepdim)  # type: ignore[union-attr]
+    total = var.sum(dims, keepdim=keepdim)
     expected = (centred.square().sum(dims, keepdim=keepdim) + (1 - 1 / n) * total) / divisor
-    trace = (var * var).sum(dims, keepdim=keepdim) * (1 - 2 / n) + total * total / (n * n)  # type: ignore[operator]
+    trace = (var * var).sum(dims, keepdim=keepdim) * (1 - 2 / n) + total * total / (n * n)
     spread = 2 * trace + 4 * (centred.square() * var).sum(dims, keepdim=keepdim)
     law = made(expected, spread / (divisor * divisor))
     known = Entry("var", "statistic", torch.var)
@@ -479,12 +544,12 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         )
     size = math.prod(_tuple(bound["kernel_size"], dims))
     average = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dims]
-    window = (bound["kernel_size"], bound.get("stride"), 0, bool(bound.get("ceil_mode", False)))
+    window: Any = (bound["kernel_size"], bound.get("stride"), 0, bool(bound.get("ceil_mode", False)))
     mean, var = pair(args[0])
     variance = VARIANCE[f"avg_pool{dims}d"]
     if norm == 1:
         return made(entry.call(mean, *args[1:], **kwargs), size**2 * variance(average, var, *window))
-    m, v = mean.double(), var.double()  # type: ignore[union-attr]
+    m, v = mean.double(), var.double()
     square, own = m * m + v, 2 * v * (v + 2 * m * m)
     root, spread = root_of(size * average(square, *window), size**2 * variance(average, own, *window))
     return made(root.to(mean.dtype), spread.to(mean.dtype))

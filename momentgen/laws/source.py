@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import table
-from momentgen.laws.law import Law, laws_in, new_law
+from momentgen.laws.law import DEPTH, Law, laws_in, new_law, versions
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
 
@@ -48,9 +48,33 @@ def common_source(a: Law, b: Law) -> Law | None:
     others = chain(b)
     for law in chain(a):
         for other in others:
-            if law is other:
+            if same_value(law, other):
                 return law
     return None
+
+
+def same_value(a: Law, b: Law) -> bool:
+    """Whether two laws are one value: the same object, or moved from one in the same way."""
+    if a is b:
+        return True
+    if a._call is None or b._call is None or a._call[0].name != b._call[0].name or a._call[0].kind != "movement":
+        return False
+    if a._made is None or b._made is None:
+        return False
+    (_, (x, *rest), options), (_, (y, *others), other_options) = a._made, b._made
+    return (
+        isinstance(x, Law)
+        and isinstance(y, Law)
+        and _same(rest, others)
+        and _same([*options.items()], [*other_options.items()])
+        and same_value(x, y)
+    )
+
+
+def alike(a: Law, b: Law) -> bool:
+    """Whether two laws are functions, element by element, of one."""
+    source = common_source(a, b)
+    return source is not None and is_pointwise(a, source) and is_pointwise(b, source)
 
 
 # --------------------------------------------------------------- expressions
@@ -58,7 +82,7 @@ def common_source(a: Law, b: Law) -> Law | None:
 
 def is_pointwise(law: Law, source: Law) -> bool:
     """Whether ``law`` is a function, element by element, of ``source``."""
-    if law is source:
+    if same_value(law, source):
         return True
     if law._made is None or law.shape != source.shape:
         return False
@@ -74,7 +98,7 @@ _IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
 
 def value_at(law: Law, source: Law, x: Tensor) -> Any:
     """What ``law`` is where ``source`` is ``x``."""
-    if law is source:
+    if same_value(law, source):
         return x
     entry, args, kwargs = law._call  # type: ignore[misc]
     if entry.name in _IDENTITIES:
@@ -89,22 +113,49 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
     law: Any = new_law(type(source), None)  # type: ignore[arg-type]
     law._noise = source._noise
     law._call, law._of, law._depth = (entry, args, kwargs), source, source._depth + 1
-    law._seen = tuple([(value, value._version) for value in laws_in(args)])
-    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad):
-        settle(law)  # at once: it is long enough, or gradients may be enabled again later
+    law._seen = versions(args)
+    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(law):
+        settle(law)  # at once: it is long enough, or gradients may be enabled again later, or tensors may be written to
+        if source._depth >= DEPTH:
+            law._call = law._of = None
+            law._depth = 0
     elif not torch.compiler.is_compiling():
         for value in (source, *laws_in(args)):
-            if value._waiting is None:
-                value._waiting = []
-            value._waiting.append(weakref.ref(law))
+            _await(value, law)
     return law
+
+
+def _await(value: Law, law: Law) -> None:
+    """Let ``law`` be computed before ``value``, or what it is a view of, is written to."""
+    while True:
+        if value._waiting is None:
+            value._waiting = []
+        value._waiting.append(weakref.ref(law))
+        if len(value._waiting) > 64:
+            value._waiting = [reference for reference in value._waiting if _is_pending(reference())]
+        if value._view is None:
+            return
+        value = value._view[0]
+
+
+def _is_pending(law: Law | None) -> bool:
+    return law is not None and law._mean is None
+
+
+def _of_tensors(law: Law) -> bool:
+    """Whether an expression that is not integrated yet has tensors for constants."""
+    if law._mean is not None:
+        return False
+    args = law._call[1]  # type: ignore[unreachable]
+    return any(isinstance(value, Tensor) or (isinstance(value, Law) and _of_tensors(value)) for value in args)
 
 
 def _length(law: Law) -> int:
     """How many functions an expression that is not integrated yet has."""
     if law._mean is not None:
         return 0
-    return 1 + sum([_length(value) for value in laws_in(law._call[1])])  # type: ignore[unreachable]
+    args = () if law._call is None else law._call[1]
+    return 1 + sum(_length(value) for value in laws_in(args))
 
 
 #: an expression of more functions than this is integrated at once
@@ -133,14 +184,14 @@ def settle(law: Any) -> None:
 
 
 def _value_at(law: Law, source: Law, x: Tensor) -> Tensor:
-    return value_at(law, source, x)  # type: ignore[no-any-return]
+    return value_at(law, source, x)
 
 
 def text(law: Law, source: Law) -> str:
     """The expression as a formula in x."""
-    if law is source:
+    if same_value(law, source):
         return "x"
-    entry, args, _ = law._made  # type: ignore[misc]
+    entry, args, _ = law._call  # type: ignore[misc]
     parts = [text(arg, source) if isinstance(arg, Law) else _number(arg) for arg in args]
     if entry.name in _SIGNS and len(parts) == 2:
         left, right = parts if entry.name not in ("rsub", "rdiv") else parts[::-1]
@@ -157,7 +208,7 @@ def _number(value: Any) -> str:
 
 def name_of(law: Law) -> str:
     """A name for the rule of an expression."""
-    return "my_" + law._made[0].name  # type: ignore[index]
+    return "my_" + law._call[0].name  # type: ignore[index]
 
 
 # ---------------------------------------------------------------- normal form
@@ -173,9 +224,9 @@ def _rounded(value: float) -> float:
 
 def normal_form(law: Law, source: Law) -> Form | None:
     """The expression with scalar factors and summands taken out; None if constants are not numbers."""
-    if law is source:
+    if same_value(law, source):
         return 1.0, 0.0, "x"
-    entry, args, kwargs = law._made  # type: ignore[misc]
+    entry, args, kwargs = law._call  # type: ignore[misc]
     name = entry.name
     if name in _IDENTITIES:
         return normal_form(args[0], source)
@@ -201,7 +252,10 @@ def normal_form(law: Law, source: Law) -> Form | None:
         return _product(parts[0], parts[0])
     if name == "square":
         return _product(parts[0], parts[0])
-    return 1.0, 0.0, (name, *_rounded_forms(parts), *sorted(kwargs.items()))
+    if any(isinstance(value, Tensor | Law) for value in kwargs.values()):
+        return None
+    named = zip(sorted(kwargs), _rounded_forms([kwargs[key] for key in sorted(kwargs)]), strict=True)
+    return 1.0, 0.0, (name, *_rounded_forms(parts), *named)
 
 
 def _rounded_forms(parts: list[Any]) -> tuple[Any, ...]:
@@ -249,8 +303,8 @@ def _templates() -> dict[str, tuple[Callable[[Any], Any], ...]]:
     root, two_pi = math.sqrt(0.5), math.sqrt(2 / math.pi)
     return {
         "silu": (lambda x: x * torch.sigmoid(x), lambda x: x / (1 + torch.exp(-x))),
-        "mish": (lambda x: x * torch.tanh(F.softplus(x)),),
-        "gelu": (lambda x: x * (1 + torch.erf(x * root)),),
+        "mish": (lambda x: x * torch.tanh(F.softplus(x)), lambda x: x * torch.tanh(F.softplus(x, 1.0, 20.0))),
+        "gelu": (lambda x: x * (1 + torch.erf(x * root)), lambda x: 2 * x * torch.special.ndtr(x)),
         "gelu_tanh": (
             lambda x: x * (1 + torch.tanh(two_pi * (x + 0.044715 * torch.pow(x, 3)))),
             lambda x: x * (1 + torch.tanh(two_pi * (x + 0.044715 * x * x * x))),
@@ -260,6 +314,9 @@ def _templates() -> dict[str, tuple[Callable[[Any], Any], ...]]:
             lambda x: x * F.relu6(x + 3),
             lambda x: x * F.hardsigmoid(x),
             lambda x: x * torch.clamp(x + 3, 0, 6),
+            lambda x: x * torch.clamp(x + 3, min=0, max=6),
+            lambda x: x * F.hardtanh(x + 3, 0.0, 6.0),
+            lambda x: x * F.hardtanh(x + 3, min_val=0.0, max_val=6.0),
         ),
         "softsign": (lambda x: x / (1 + torch.abs(x)),),
         "tanhshrink": (lambda x: x - torch.tanh(x),),
@@ -268,7 +325,7 @@ def _templates() -> dict[str, tuple[Callable[[Any], Any], ...]]:
 
 #: the value of a template's op, over the product that is written: x (1 + erf(x/√2)) is 2 GELU
 _FACTORS = {"gelu": 2.0, "gelu_tanh": 2.0}
-_SIXTHS = ("relu6", "clamp")
+_SIXTHS = ("relu6", "clamp", "hardtanh")
 
 
 @functools.cache
@@ -304,6 +361,8 @@ def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
         _traced_patterns.update(_patterns())
     if found is not None:
         return scale * found[1], shift, 1.0, generated_op(found[0], "an activation written by hand")
+    if core[0] in ("maximum", "minimum", "fmax", "fmin", "max", "min") and all(part[2] == "x" for part in core[1:]):
+        return _bent(scale, shift, core)
     # x·sigmoid(c x) is SiLU(c x)/c
     if core[0] == "mul" and (1.0, 0.0, "x") in core[1:]:
         other = core[2] if core[1] == (1.0, 0.0, "x") else core[1]
@@ -311,6 +370,27 @@ def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
             inner = other[2][1][0]
             return scale / inner, shift, inner, generated_op("silu", "an activation written by hand")
     return None
+
+
+def _bent(scale: float, shift: float, core: Any) -> tuple[float, float, float, Any]:
+    """The larger or the smaller of two straight lines: one slope and b more above the kink."""
+    lines = sorted(part[:2] for part in core[1:])
+    (slope, start), (steep, other) = lines if "max" in core[0] else lines[::-1]
+    bend = steep - slope
+    if bend == 0:
+        height = max(start, other) if "max" in core[0] else min(start, other)
+        return scale * slope, shift + scale * height, 1.0, _itself
+    kink = (start - other) / bend
+
+    def op(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        from momentgen.laws.activations import generated_op
+
+        relu = generated_op("relu", "the larger of two lines")
+        (up, up_var), (down, down_var) = relu(mean - kink, var), relu(kink - mean, var)
+        total = steep * steep * up_var + slope * slope * down_var + 2 * steep * slope * up * down
+        return steep * up - slope * down + (steep * kink + other), total
+
+    return scale, shift, 1.0, op
 
 
 #: the patterns, where torch.compile traces and cannot make them
@@ -347,7 +427,7 @@ def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     _, (y, *others), other_options = b._made
     if (
         move.name in _IDENTITIES
-        or x is y
+        or same_value(x, y)
         or not _same(rest, others)
         or not _same([*options.items()], [*other_options.items()])
     ):

@@ -201,7 +201,7 @@ def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Calla
     plain = attribute.rstrip("_")
     for space in (torch, F, Tensor):
         if callable(function := getattr(space, plain, None)):
-            return function  # type: ignore[no-any-return]
+            return function
     return found
 
 

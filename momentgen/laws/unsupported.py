@@ -28,6 +28,8 @@ def unsupported(func: Any, law: object, why: str | None = None, entry: Any = Non
         why: the reason, to end a sentence; None for the usual one of the function's kind.
         entry: the function's entry in the table, if it has one.
     """
+    if isinstance(func, torch._C.ScriptMethod):
+        why = "a module by torch.jit.script takes tensors only; convert the network with the module that was scripted"
     name = entry.name if entry is not None else _name(func)
     if why is None:
         why = _DECISIONS if entry is not None and entry.kind == "decision" else "this law has no rule for it"

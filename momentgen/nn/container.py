@@ -21,7 +21,7 @@ class Sequential(Border, torch.nn.Sequential):
             if before is None:
                 before = layer
             elif isinstance(layer, Normalize) and layer.folds(before, x):
-                x, before = layer.after(before, x), None  # type: ignore[arg-type]
+                x, before = layer.after(before, x), None
             else:
                 x, before = before(x), layer
         return x if before is None else before(x)

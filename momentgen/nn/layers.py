@@ -68,9 +68,11 @@ class Layer(Border):
         Raises:
             InputError: if the first input is neither a tensor nor moments.
         """
-        if args and not isinstance(args[0], Tensor | Moments | Law):
+        if args and isinstance(args[0], Law):
+            return self._forward_inside(*args, **kwargs)
+        if args and not isinstance(args[0], Tensor | Moments):
             as_moments(self, args[0])
-        return super().forward(*args, **kwargs)
+        return self._cross_border(self._forward_inside, args, kwargs)
 
 
 class ActivationLayer(Layer):

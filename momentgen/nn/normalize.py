@@ -94,8 +94,8 @@ class Normalize(Border, torch.nn.Module):
         if isinstance(x, Channels) or weight.shape[0] != self.num_features or x.ndim != weight.dim():
             return False
         # An output's places, about, against the inputs that each takes in.
-        steps = math.prod(layer.stride) if isinstance(layer, _CONVOLUTIONS) else 1  # type: ignore[arg-type]
-        return x.numel() // max(x.shape[1], 1) > steps * weight[0].numel()  # type: ignore[no-any-return]
+        steps = math.prod(layer.stride) if isinstance(layer, _CONVOLUTIONS) else 1
+        return x.numel() // max(x.shape[1], 1) > steps * weight[0].numel()
 
     def after(self, layer: Any, x: Any) -> Any:
         """``self(layer(x))`` by one affine layer, the factor and the summand in its weight and bias.

@@ -137,4 +137,4 @@ class ProbitBernoulli(_Bernoulli):
     op = "probit"
 
     def plain(self, x: Tensor) -> Tensor:
-        return torch.special.ndtr(x)  # type: ignore[no-any-return]
+        return torch.special.ndtr(x)

@@ -70,8 +70,8 @@ _OF_ONE = {
     "complex": "complex", "round": "round", "divmod": "divmod", "operator.index": "index",
 }  # fmt: skip
 _INSTEAD = (
-    "Moments is a pair of tensors, and does not know which random values are one; write the network on plain tensors and "
-    "momentgen.convert it, or use momentgen.nn.functional ({}tuple(x) is the pair)"
+    "Moments is a pair of tensors, and does not know which random values are one; write the network on plain tensors "
+    "and momentgen.convert it, or use momentgen.nn.functional ({}tuple(x) is the pair)"
 )
 
 

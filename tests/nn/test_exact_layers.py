@@ -12,9 +12,9 @@ from torch import Tensor
 import momentgen.generated
 from momentgen import Moments, nn
 from momentgen.errors import InputError
-from momentgen.nn import functional
 from momentgen.laws.border import as_moments
 from momentgen.laws.numerics.root import root_of
+from momentgen.nn import functional
 
 N = 1_000_000
 CHUNK = 50_000

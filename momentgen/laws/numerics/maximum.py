@@ -242,4 +242,4 @@ def _upper(n: int) -> float:
 
 
 # Python numbers by the shape alone: constants of a compiled graph.
-torch.compiler.assume_constant_result(_legendre)  # type: ignore[no-untyped-call]
+torch.compiler.assume_constant_result(_legendre)

@@ -34,7 +34,7 @@ def _hermite(nodes: int) -> tuple[tuple[float, float], ...]:
 
 
 # Python numbers: constants of a compiled graph.
-torch.compiler.assume_constant_result(_hermite)  # type: ignore[no-untyped-call]
+torch.compiler.assume_constant_result(_hermite)
 
 
 def quadrature(

@@ -1,0 +1,123 @@
+"""What the machinery around the ops costs: small layers, where arithmetic takes no time, and one large linear map.
+
+Small: a network of three layers of 32 units, batch 32 (1,024 values), in evaluation mode without gradients, plain and
+over moments; and single layers of 1,000 values.  Large: a linear map from 25088 to 4096 at batch 1, whose squared
+weights are kept while the weight stays the same.
+
+    python benchmarks/dispatch.py [--rounds 200] [--against DIR]
+
+``--against DIR`` measures another checkout of momentgen beside this one, in processes that take turns, and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import momentgen
+from momentgen import Moments, nn
+
+__all__ = ["main"]
+
+
+def contestants() -> dict[str, Callable[[], Any]]:
+    """Name -> what is timed."""
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)
+    ).eval()
+    x = torch.randn(32, 32)
+    noisy = Moments(x, torch.full_like(x, 0.1))
+    converted = momentgen.convert(plain)
+    layers = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).eval()
+    small = Moments(torch.randn(8, 125), torch.rand(8, 125))
+    relu, linear, norm = nn.ReLU(), nn.Linear(125, 8), nn.BatchNorm1d(125).eval()
+    return {
+        "plain network": lambda: plain(x),
+        "converted network": lambda: converted(noisy),
+        "network of layers": lambda: layers(noisy),
+        "ReLU": lambda: relu(small),
+        "Linear": lambda: linear(small),
+        "BatchNorm1d": lambda: norm(small),
+    }
+
+
+def large() -> dict[str, Callable[[], Any]]:
+    """The large linear map, plain and over moments."""
+    plain = torch.nn.Linear(25088, 4096).eval()
+    x = torch.randn(1, 25088)
+    noisy, converted = Moments(x, torch.rand_like(x)), momentgen.convert(plain)
+    return {"plain": lambda: plain(x), "moments": lambda: converted(noisy)}
+
+
+def microseconds(runs: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
+    """Medians over rounds in which all take turns."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    with torch.no_grad():
+        for run in runs.values():
+            run()
+        for _ in range(rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                for _ in range(repeats):
+                    run()
+                found[name].append((time.perf_counter() - start) / repeats * 1e6)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def measured(rounds: int) -> dict[str, dict[str, float]]:
+    """Of the momentgen that is imported."""
+    return {"small": microseconds(contestants(), rounds, 20), "large": microseconds(large(), 7, 1)}
+
+
+def elsewhere(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """The same, of the momentgen in ``folder``."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-P", __file__, "--json", "--rounds", str(rounds)]
+    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return json.loads(out.strip().splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turns")
+    parser.add_argument("--json", action="store_true", help="print the numbers of one process, and no more")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.json:
+        print(json.dumps(measured(arguments.rounds)))
+        return
+    from _common import console, environment, save
+    from rich.table import Table
+
+    here = Path(__file__).parent.parent
+    turns: dict[str, list[dict[str, dict[str, float]]]] = {"present": []}
+    folders = {"present": here} | ({"other": arguments.against} if arguments.against else {})
+    for _ in range(3):
+        for name, folder in folders.items():
+            turns.setdefault(name, []).append(elsewhere(folder, arguments.rounds))
+    results: dict[str, Any] = {}
+    table = Table("what", *[f"{name}, µs" for name in folders], *(["over other"] if len(folders) > 1 else []))
+    for group in ("small", "large"):
+        for what in turns["present"][0][group]:
+            numbers = {n: statistics.median(turn[group][what] for turn in found) for n, found in turns.items()}
+            results[f"{group}: {what}"] = {n: round(value, 2) for n, value in numbers.items()}
+            ratio = [f"{numbers['present'] / numbers['other']:.2f} ×"] if "other" in numbers else []
+            table.add_row(f"{group}: {what}", *[f"{value:.1f}" for value in numbers.values()], *ratio)
+    console.print(table)
+    save("dispatch", {"environment": environment(), "rounds": arguments.rounds, "microseconds": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,477 @@
+"""Programs that write in place: on points bit for bit torch's, on moments those of the same program without views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sampling import law_of, normal_input
+from torch import Tensor
+
+from momentgen.errors import UnsupportedError
+from momentgen.laws import Diagonal, point
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+_C = torch.linspace(-1, 1, 6).double().view(2, 3)
+_INDEX = torch.tensor([2, 0])
+_MASK = torch.tensor([[True, False, True], [False, False, True]])
+
+
+def view_add(x: Any) -> Any:
+    y = x * 2
+    y.view(-1).add_(1)
+    return y
+
+
+def chunk_relu(x: Any) -> Any:
+    y = x + 0
+    a, _, c = y.chunk(3, 1)
+    F.relu(a, inplace=True)
+    c.mul_(3)
+    return y
+
+
+def unbind_mul(x: Any) -> Any:
+    y = x.clone()
+    for k, row in enumerate(y.unbind(0)):
+        row.mul_(k + 1)
+    return y
+
+
+def iterate(x: Any) -> Any:
+    y = x.clone()
+    for row in y:
+        row += 1
+    return y
+
+
+def setitem_slice(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    y[:, 1:] = x[:, :2] * 2
+    return y
+
+
+def setitem_integer(x: Any) -> Any:
+    y = x.clone()
+    y[0] = y[1]
+    y[1, -1] = 4.0
+    return y
+
+
+def setitem_mask(x: Any) -> Any:
+    y = x.clone()
+    y[_MASK] = 0.5
+    return y
+
+
+def setitem_mask_by_values(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    y[_MASK] = x[_MASK] * 3
+    return y
+
+
+def setitem_index(x: Any) -> Any:
+    y = x.new_zeros(2, 4)
+    y[:, _INDEX] = x[:, 1:]
+    return y
+
+
+def setitem_tensors(x: Any) -> Any:
+    y = x.clone()
+    y[torch.tensor([0, 1]), _INDEX] = x[:, 1] + 1
+    return y
+
+
+def setitem_ellipsis(x: Any) -> Any:
+    y = x.clone()
+    y[..., None, 0] = 2.0
+    y[...] += 1
+    return y
+
+
+def augmented_slice(x: Any) -> Any:
+    y = x.clone()
+    y[:, 0] += 5
+    y[:, 1] *= _C[:, 0]
+    y[1] -= y[0]
+    return y
+
+
+def augmented_view(x: Any) -> Any:
+    y = x.clone()
+    view = y[:, :2]
+    view += 1
+    view *= 2
+    return y
+
+
+def after_a_view(x: Any) -> Any:
+    y = x * 1
+    view = y[0]
+    y += 10
+    return torch.cat([view, y[1]])
+
+
+def after_a_view_rebound(x: Any) -> Any:
+    y = x * 1
+    view = y.t()
+    y = y + 10
+    return torch.cat([view, y.t()], 1)
+
+
+def view_of_view(x: Any) -> Any:
+    y = x.clone()
+    y.view(3, 2)[1:][0, 1].fill_(7.0)
+    y.view(6)[::2].zero_()
+    return y
+
+
+def two_views(x: Any) -> Any:
+    y = x.clone()
+    a, b = y[:, :2], y[:, 1:]
+    a.mul_(2)
+    b.add_(1)
+    return torch.stack([a, b, y[:, ::2]])
+
+
+def transposed(x: Any) -> Any:
+    y = x.clone()
+    y.t()[0].copy_(y.t()[2])
+    return y
+
+
+def fill_zero(x: Any) -> Any:
+    y = x.clone()
+    y[0].zero_()
+    y[1, :2].fill_(3)
+    return y
+
+
+def copy(x: Any) -> Any:
+    y = torch.empty_like(x)
+    y.copy_(x)
+    y[:, 0].copy_(_C[:, 0])
+    return y
+
+
+def masked_fill(x: Any) -> Any:
+    y = x.clone()
+    y.masked_fill_(_MASK, -1.0)
+    y[0].masked_fill_(_MASK[1], 2.0)
+    return y
+
+
+def buffer_of_rows(x: Any) -> Any:
+    y = torch.zeros(0) if x is None else x.new_zeros(2, 3)
+    for k in range(2):
+        y[k] = torch.tanh(x[k])
+    return y
+
+
+def buffer_by_view(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    first, second = y[0], y[1]
+    first.add_(x[0])
+    second.copy_(x[1]).mul_(2)
+    return y + first
+
+
+def buffer_seen_early(x: Any) -> Any:
+    y = x.new_zeros(2, 3)
+    early = y[1]
+    y[1] = x[1]
+    return early + 0
+
+
+def relu_in_place(x: Any) -> Any:
+    y = x + 1
+    torch.relu_(y)
+    torch.nn.ReLU(inplace=True)(y[:, 1])
+    torch.nn.Hardtanh(inplace=True)(y)
+    return y
+
+
+def residual_in_place(x: Any) -> Any:
+    y = F.linear(x, _C.T @ _C)
+    y += x
+    y = F.relu(y, inplace=True)
+    return y
+
+
+def pending_in_place(x: Any) -> Any:
+    y = torch.expm1(x * 0.1)
+    y.add_(1)
+    y[0].mul_(2)
+    return y
+
+
+def pending_self(x: Any) -> Any:
+    y = torch.asinh(x)
+    y *= 2
+    return y + 1
+
+
+def index_put(x: Any) -> Any:
+    y = x.clone()
+    y.index_put_((torch.tensor([0, 0]), _INDEX), x[1, :2])
+    return y
+
+
+def index_add(x: Any) -> Any:
+    y = x.new_zeros(2, 3)
+    y.index_add_(1, _INDEX, x[:, :2])
+    y.scatter_add_(1, torch.tensor([[0], [2]]), x[:, 2:])
+    return y
+
+
+def scatter(x: Any) -> Any:
+    y = x.clone()
+    y.scatter_(1, torch.tensor([[2], [0]]), x[:, 1:2])
+    y.index_fill_(1, torch.tensor([1]), 0.25)
+    return y
+
+
+def shapes(x: Any) -> Any:
+    y = x.clone()
+    y.unsqueeze_(1)
+    y.add_(1)
+    y.squeeze_(1).mul_(2)
+    return y.t_()
+
+
+def shape_of_view(x: Any) -> Any:
+    y = x.clone()
+    view = y[0]
+    view.unsqueeze_(0)
+    view.mul_(3)
+    return y
+
+
+def flattened(x: Any) -> Any:
+    y = x.clone()
+    y.flatten()[1] = 9.0
+    y.t().reshape(-1)[0] = 5.0  # a copy: nothing is written
+    y.reshape(3, 2)[0].mul_(2)
+    return y
+
+
+def broadcast(x: Any) -> Any:
+    y = x.clone()
+    y.add_(_C[0]).mul_(_C[:, :1])
+    y[:] = y[0] * 2
+    return y
+
+
+def unfolded(x: Any) -> Any:
+    image = x.view(1, 1, 2, 3)
+    patches = F.unfold(image, (1, 2))
+    patches.mul_(2)
+    return torch.cat([patches.flatten(), image.flatten()])
+
+
+def rolled(x: Any) -> Any:
+    state = x[0].clone()
+    outputs = []
+    for k in range(2):
+        state.mul_(0.5).add_(x[k])
+        outputs.append(state.clone())
+    return torch.stack(outputs)
+
+
+def diagonal_of(x: Any) -> Any:
+    y = x.clone()
+    y.diagonal().fill_(1.0)
+    y.narrow(1, 2, 1).add_(2)
+    y.select(1, 1).neg_()
+    return y
+
+
+def data_of(x: Any) -> Any:
+    y = x.clone()
+    y.detach().mul_(2)
+    y.data[0] = 1.0
+    return y
+
+
+def split_of(x: Any) -> Any:
+    y = x.clone()
+    a, b = y.split([1, 2], dim=1)
+    b[:, 0] = a[:, 0]
+    a.sub_(b[:, 1:])
+    return y
+
+
+def dropped(x: Any) -> Any:
+    y = x.clone()
+    F.dropout(y[0], 0.5, training=False, inplace=True).add_(1)
+    return y
+
+
+PROGRAMS = [
+    view_add, chunk_relu, unbind_mul, iterate, setitem_slice, setitem_integer, setitem_mask, setitem_mask_by_values,
+    setitem_index, setitem_tensors, setitem_ellipsis, augmented_slice, augmented_view, after_a_view,
+    after_a_view_rebound, view_of_view, two_views, transposed, fill_zero, copy, masked_fill, buffer_of_rows,
+    buffer_by_view, buffer_seen_early, relu_in_place, residual_in_place, pending_in_place, pending_self, index_put,
+    index_add, scatter, shapes, shape_of_view, flattened, broadcast, unfolded, rolled, diagonal_of, data_of, split_of,
+    dropped,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_program_on_points_is_the_program_on_tensors_bit_for_bit(program: Callable[[Any], Any]) -> None:
+    x = normal_input(2, 3).mean
+    before = x.clone()
+    found = program(point(x))
+    assert torch.equal(found.value, program(before))
+    assert torch.equal(x, before)  # laws never write to the tensors that they were made of
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_program_on_certain_moments_has_the_values_of_torch_and_no_variance(program: Callable[[Any], Any]) -> None:
+    x = normal_input(2, 3).mean
+    found = program(law_of(normal_input(2, 3)._replace(var=torch.zeros(2, 3).double()))).moments()
+    torch.testing.assert_close(found.mean, program(x.clone()))
+    assert found.var.abs().max() < 1e-12
+
+
+#: programs without anything nonlinear, and in which no two values that depend on each other are added
+LINEAR = [
+    view_add, unbind_mul, iterate, setitem_slice, setitem_integer, setitem_mask, setitem_mask_by_values, setitem_index,
+    setitem_ellipsis, augmented_view, after_a_view, after_a_view_rebound, view_of_view, two_views, transposed,
+    fill_zero, copy, masked_fill, buffer_seen_early, index_put, index_add, scatter, shapes, shape_of_view, flattened,
+    broadcast, unfolded, diagonal_of, setitem_tensors, dropped,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", LINEAR, ids=lambda program: program.__name__)
+def test_a_linear_program_has_the_variance_of_its_jacobian(program: Callable[[Any], Any]) -> None:
+    x = normal_input(2, 3)
+    law = law_of(x)
+    found = program(law).moments()
+    jacobian = torch.autograd.functional.jacobian(program, x.mean.clone()).flatten(-2)
+    torch.testing.assert_close(found.mean, program(x.mean.clone()))
+    torch.testing.assert_close(found.var, jacobian.square() @ x.var.flatten())
+    assert torch.equal(law.moments().mean, x.mean)
+    assert torch.equal(law.moments().var, x.var)
+
+
+#: program -> the same without a write
+SAME: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "chunk_relu": (chunk_relu, lambda x: torch.cat([x[:, :1].relu(), x[:, 1:2], 3 * x[:, 2:]], 1)),
+    "augmented_slice": (
+        augmented_slice,
+        lambda x: (lambda y: torch.stack([y[0], x_less(y[1], y[0])]))(
+            torch.stack([x[:, 0] + 5, x[:, 1] * _C[:, 0], x[:, 2]], 1)
+        ),
+    ),
+    "buffer_of_rows": (buffer_of_rows, torch.tanh),
+    "buffer_by_view": (buffer_by_view, lambda x: torch.stack([x[0], 2 * x[1]]) + x[0].clone()),
+    "relu_in_place": (relu_in_place, lambda x: F.hardtanh(_relu_again(F.relu(x + 1)))),
+    "residual_in_place": (residual_in_place, lambda x: F.relu(F.linear(x, _C.T @ _C) + x)),
+    "pending_in_place": (
+        pending_in_place,
+        lambda x: (torch.expm1(x * 0.1) + 1) * torch.tensor([[2.0], [1.0]]).double(),
+    ),
+    "pending_self": (pending_self, lambda x: 2 * torch.asinh(x) + 1),
+    "data_of": (data_of, lambda x: torch.stack([x[0] * 0 + 1, x[1] * 2])),
+}
+
+
+def x_less(a: Any, b: Any) -> Any:
+    return a - b
+
+
+def _relu_again(x: Any) -> Any:
+    first, second, third = x.unbind(1)
+    return torch.stack([first, F.relu(second), third], 1)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_program_in_place_has_the_moments_of_the_program_out_of_place(name: str) -> None:
+    in_place, out_of_place = SAME[name]
+    x = normal_input(2, 3)
+    torch.testing.assert_close(in_place(x.mean.clone()), out_of_place(x.mean.clone()))
+    found, want = in_place(law_of(x)).moments(), out_of_place(law_of(x)).moments()
+    torch.testing.assert_close(found.mean, want.mean)
+    torch.testing.assert_close(found.var, want.var)
+
+
+def test_a_buffer_of_points_becomes_random_with_what_is_written_to_it() -> None:
+    buffer = point(torch.zeros(2, 3).double(), Diagonal)
+    early = buffer[0]
+    x = normal_input(3)
+    buffer[0] = law_of(x)
+    assert isinstance(buffer, Diagonal)
+    assert torch.equal(buffer.moments().var[0], x.var)
+    assert torch.equal((early * 2).moments().var, 4 * x.var)  # a view that was taken while the buffer was certain
+
+
+def test_an_index_that_is_a_point_writes_variances_too() -> None:
+    buffer = law_of(normal_input(3, 2))
+    x = normal_input(2)
+    buffer[point(torch.tensor([1]))] = law_of(x)
+    assert torch.equal(buffer.moments().var[1], x.var)
+    buffer[point(torch.tensor([1]))] = 0.0
+    assert (buffer.moments().var[1] == 0).all()
+    assert (buffer.moments().var[0] > 0).all()
+
+
+def test_other_names_of_a_value_see_the_write() -> None:
+    law = law_of(normal_input(3))
+    name = law
+    law += 1
+    assert name is law
+    kept = law.clone()
+    law.mul_(2)
+    assert torch.equal(law.moments().mean, 2 * kept.moments().mean)
+
+
+# -------------------------------------------------------------------- errors
+
+ERRORS: dict[str, tuple[Callable[[Tensor, Any], Any], str]] = {
+    "tensor.add_(law)": (lambda t, x: t.add_(x), "add"),
+    "tensor.copy_(law)": (lambda t, x: t.copy_(x), "copy_"),
+    "tensor.masked_fill_(law)": (lambda t, x: t.masked_fill_(torch.tensor(True), x.sum()), "masked_fill"),
+    "tensor.index_put_(law)": (lambda t, x: t.index_put_((torch.tensor([0]),), x[0]), "index_put_"),
+    "tensor.scatter_(law)": (lambda t, x: t.scatter_(0, torch.tensor([0]), x), "scatter"),
+    "tensor[...] = law": (lambda t, x: t.__setitem__(..., x), "setitem"),
+    "tensor[0] = law": (lambda t, x: t.__setitem__(0, x[0]), "setitem"),
+    "out=": (lambda t, x: torch.add(x, 1, out=t), "out="),
+    "out= of matmul": (lambda t, x: torch.matmul(x, torch.ones(3, 3).double(), out=t), "out="),
+    "out=, a law": (lambda t, x: torch.mul(t, 2, out=x), "out="),
+    "law[law] = 0": (lambda t, x: x.__setitem__(x, 0.0), "setitem"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_tensor_cannot_be_overwritten_by_a_random_value(name: str) -> None:
+    write, match = ERRORS[name]
+    t = torch.zeros(3).double()
+    with pytest.raises(UnsupportedError, match=match):
+        write(t, law_of(normal_input(3)))
+    assert (t == 0).all()
+
+
+def test_a_write_does_not_change_a_shape() -> None:
+    x = law_of(normal_input(3))
+    with pytest.raises(RuntimeError):
+        x.add_(torch.zeros(2, 3).double())
+    assert x.shape == (3,)
+
+
+def test_what_is_written_keeps_the_dtype() -> None:
+    x = law_of(normal_input(3)).float()
+    x.add_(torch.ones(3).double())
+    assert x.dtype == torch.float32
+    assert x.moments().var.dtype == torch.float32
