@@ -63,11 +63,16 @@ def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: fl
     from momentgen.laws.numerics.attention import attention
 
     note("attention: queries, keys and values taken as independent of each other")
-    if isinstance(bias, torch.Tensor):  # a finite mask stays one, at a size whose squares are finite
-        bias = torch.where(bias == -torch.inf, bias, bias.clamp_min(-1e9))
+    if isinstance(bias, torch.Tensor):
+        # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
+        low = bias < _LOW
+        low = low & ~low.all(-1, keepdim=True)
+        bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
     return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop))
 
 
+#: a summand of the logits below this is a mask
+_LOW = -1e3
 _SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 

@@ -332,7 +332,8 @@ def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
     With c = var/mean² the mean is (1 + c)/mean and the variance c (1 + 8c)/mean², to second order.  Moments of a normal
     variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  The two are
-    continued to larger c so that they stay bounded by the noise: 1/X is of the order of 1/√var there, and no more is said.
+    continued to larger c so that they stay bounded by the noise: 1/X is of the order of 1/√var there, and no more is
+    said.
     """
     m, v = mean.double(), var.double()
     random = v > 0

@@ -222,6 +222,11 @@ class Law:
     def __reduce__(self) -> Any:
         return _unflatten, (self._parts(), (type(self), self._noise))
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise unsupported(Tensor.__format__, self, "a random value is not a number to be written")
+        return repr(self)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
 
@@ -289,6 +294,21 @@ class Law:
         _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._call, self._of, self._depth = None, None, 0
         self._version += 1
+
+    def _overwrite(self, new: Any) -> None:
+        """Become ``new``, a function of what this has been, and remember that."""
+        if not isinstance(new, Law) or new is self or new._made is None or torch.compiler.is_compiling():
+            return self._assign(new)
+        old = self._like(*self._parts())
+        old._call, old._of, old._depth = self._call, self._of, self._depth
+        if old._call is not None:
+            old._seen = self._seen
+        (entry, args, kwargs), of, depth = new._made, new._of, new._depth
+        self._assign(new)
+        args = tuple([old if value is self else value for value in args])
+        self._call, self._of, self._depth = (entry, args, kwargs), old if of is self else of, depth
+        self._seen = versions(args)
+        return None
 
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
@@ -457,7 +477,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
             if entry.kind == "movement" and result is not target and entry.name in _RESHAPED:
                 target._reshape(entry, args[1:], kwargs, result)
             else:
-                target._assign(result)
+                target._overwrite(result)
             return target
         if not entry.rebinds:
             raise unsupported(

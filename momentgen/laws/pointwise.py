@@ -52,9 +52,10 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
+        law = laws_in((*args, *kwargs.values()))[0]
         if name == "pow":
-            raise unsupported(entry.call, laws_in(args)[0], "only the base of a power may be random", entry)
-        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+            raise unsupported(entry.call, law, "only the base of a power may be random", entry)
+        raise unsupported(entry.call, law, "only its first argument may be random", entry)
     if name in UNDEFINED:
         raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
     if x._mean is None and name not in _OWN_ARGUMENTS:

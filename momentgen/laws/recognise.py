@@ -229,6 +229,8 @@ def _root(name: str, b: Law) -> tuple[Law, float, float, float] | None:
 
 def _normalised(name: str, a: Any, b: Any) -> Any:
     """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
+    if name == "div" and _name(source.scaled(b)) in ("expand", "expand_as", "broadcast_to"):
+        b = source.scaled(b)._made[1][0]  # type: ignore[index]
     root = _root(name, b)
     if root is None and name == "mul":
         a, b = b, a
@@ -415,7 +417,7 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
         if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _LOW:
             return None
         zero = torch.zeros((), dtype=law.dtype, device=law.device)
-        return inner, torch.where(mask, zero + max(number, -1e9 if number > -math.inf else number), zero), 1.0
+        return inner, torch.where(mask, zero + max(number, -1e9 if number > -math.inf else -math.inf), zero), 1.0
     if kwargs.get("alpha", 1) != 1:
         return None
     first, second = args[0], args[1]

@@ -114,15 +114,23 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
     law._noise = source._noise
     law._call, law._of, law._depth = (entry, args, kwargs), source, source._depth + 1
     law._seen = versions(args)
-    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(law):
+    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(law, source):
         settle(law)  # at once: it is long enough, or gradients may be enabled again later, or tensors may be written to
         if source._depth >= DEPTH:
             law._call = law._of = None
             law._depth = 0
     elif not torch.compiler.is_compiling():
-        for value in (source, *laws_in(args)):
-            _await(value, law)
+        _await_all(law, law, source)
     return law
+
+
+def _await_all(law: Law, value: Law, source: Law) -> None:
+    """Let ``law`` be computed before anything that it is a function of is written to."""
+    if value is not law:
+        _await(value, law)
+    if not same_value(value, source):
+        for part in laws_in(value._call[1]):  # type: ignore[index]
+            _await_all(law, part, source)
 
 
 def _await(value: Law, law: Law) -> None:
@@ -142,12 +150,12 @@ def _is_pending(law: Law | None) -> bool:
     return law is not None and law._mean is None
 
 
-def _of_tensors(law: Law) -> bool:
-    """Whether an expression that is not integrated yet has tensors for constants."""
-    if law._mean is not None:
+def _of_tensors(law: Law, source: Law) -> bool:
+    """Whether an expression has tensors for constants."""
+    if same_value(law, source):
         return False
-    args = law._call[1]  # type: ignore[unreachable]
-    return any(isinstance(value, Tensor) or (isinstance(value, Law) and _of_tensors(value)) for value in args)
+    args = law._call[1]  # type: ignore[index]
+    return any(isinstance(value, Tensor) or (isinstance(value, Law) and _of_tensors(value, source)) for value in args)
 
 
 def _length(law: Law) -> int:
@@ -361,6 +369,10 @@ def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
         _traced_patterns.update(_patterns())
     if found is not None:
         return scale * found[1], shift, 1.0, generated_op(found[0], "an activation written by hand")
+    if core[0] == "mul" and all(part[0] == 1 and part[2] == "x" for part in core[1:]):
+        first, second = core[1][1], core[2][1]
+        middle, half = (first + second) / 2, (first - second) / 2
+        return scale, shift - scale * half * half, 1.0, functools.partial(_square, middle)
     if core[0] in ("maximum", "minimum", "fmax", "fmin", "max", "min") and all(part[2] == "x" for part in core[1:]):
         return _bent(scale, shift, core)
     # x·sigmoid(c x) is SiLU(c x)/c
@@ -370,6 +382,12 @@ def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
             inner = other[2][1][0]
             return scale / inner, shift, inner, generated_op("silu", "an activation written by hand")
     return None
+
+
+def _square(shift: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of (X + shift)²."""
+    square = (mean + shift) * (mean + shift)
+    return square + var, 2 * var * (var + 2 * square)
 
 
 def _bent(scale: float, shift: float, core: Any) -> tuple[float, float, float, Any]:

@@ -23,7 +23,7 @@ _W = torch.ones(3, 3).double()
 #: what is called -> the function that the error names
 DECISIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "x > 0": (lambda x: x > 0, "gt"),
-    "0 > x": (lambda x: 0 > x, "lt"),
+    "0 > x": (lambda x: 0 > x, "lt"),  # noqa: SIM300
     "x >= 0": (lambda x: x >= 0, "ge"),
     "x < 0": (lambda x: x < 0, "lt"),
     "x <= 0": (lambda x: x <= 0, "le"),

@@ -15,7 +15,7 @@ from sampling import assert_agrees, law_of, normal_input
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import listening, point
+from momentgen.laws import diagonal, listening, point
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ WRITTEN: dict[str, tuple[Callable[[Any], Any], tuple[float, float] | None]] = {
     "through a flatten": (lambda x: torch.sin(x.reshape(-1, 5)).flatten(1) + x.reshape(-1, 5).flatten(1), None),
     "sliced alike": (lambda x: x[:, 1:] * torch.sigmoid(x)[:, 1:], None),
     "through a chunk": (lambda x: x.chunk(5, 1)[2] * x.tanh().chunk(5, 1)[2], None),
-    "a function of a pending value": (lambda x: torch.relu(x * torch.sigmoid(x)), (0.02, 0.02)),
+    "a function of a pending value": (lambda x: torch.relu(x * torch.sigmoid(x)), (0.02, 0.03)),  # a kink
     "x / (1 + x x)": (lambda x: x / (1 + x * x), (0.02, 0.02)),
 }
 
@@ -132,8 +132,6 @@ def test_on_points_they_are_torchs_own_bit_for_bit(name: str) -> None:
 def test_a_gradient_reaches_through_what_is_put_off() -> None:
     x = normal_input(4)
     mean, var = x.mean.clone().requires_grad_(), x.var.clone().requires_grad_()
-    from momentgen.laws import diagonal
-
     law = diagonal(mean, var)
     out = (law * torch.cos(law)).moments()
     gradients = torch.autograd.grad(out.mean.sum() + out.var.sum(), (mean, var))
@@ -282,7 +280,7 @@ def _by_maximum(x: Any, dim: int = -1) -> Any:
 
 
 SOFTMAX: dict[str, Callable[[Any], Any]] = {
-    "exp": lambda x: torch.exp(x) / torch.exp(x).sum(-1, keepdim=True) if False else _plain_softmax(x),
+    "exp": lambda x: _plain_softmax(x),
     "max": _by_maximum,
     "amax": lambda x: (lambda e: e / e.sum(1, True))((x - x.amax(1, keepdim=True)).exp()),
     "max, unsqueezed": lambda x: (lambda e: e / e.sum(-1).unsqueeze(-1))(torch.exp(x - x.max(-1).values.unsqueeze(-1))),
@@ -340,10 +338,6 @@ def _flat(q: Any, k: Any, v: Any) -> Any:
 
 def _float(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -math.inf)
-
-
-def _with_kept_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 #: what is written by hand -> the same by scaled_dot_product_attention

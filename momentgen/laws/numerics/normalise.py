@@ -118,7 +118,7 @@ def _root_normalised(m: Tensor, v: Tensor, e: float, layer: bool) -> tuple[Tenso
         own, am = largest[..., :_TOP].double(), m.gather(-1, place).double()
         others = v.scatter(-1, place, 0)
         top = largest[..., _TOP:]
-        top = torch.where(top > 0, top, 1)
+        top = top.clamp(min=1e-20)  # a unit alone; of a subnormal one derivatives would be 0 · ∞
         u = others / top
         scaled = others * m
         by_v, by_vmm = _powers(others, u), _powers(scaled * m, u)

@@ -1,0 +1,160 @@
+"""``torch.compile`` of converted networks: what eager mode computes, compiled once for each method."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from plain_networks import ResNet18
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, gradients, mlp, moments
+
+import momentgen
+from momentgen import Moments
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(network: nn.Module, backend: str = "aot_eager") -> Any:
+    return torch.compile(network, backend=backend, fullgraph=True)
+
+
+_NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "resnet18": (lambda: ResNet18(5, width=4).eval(), (2, 3, 32, 32)),
+    "vit": (ViT, (2, 3, 8, 8)),
+    "encoder layer": (encoder_layer, (2, 4, 8)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
+    "gru": (lambda: Recurrent(nn.GRU), (2, 3, 4)),
+    "cnn in training": (lambda: ResidualCNN().train(), (3, 3, 6, 6)),
+}
+
+
+def _equals_eager(name: str, backend: str, relative: float) -> None:
+    make, shape = _NETWORKS[name]
+    plain = make()
+    again = copy.deepcopy(plain)  # training changes the statistics of a batch norm
+    network, fast = momentgen.convert(plain), compiled(momentgen.convert(again), backend)
+    for _ in range(2):  # the second time on other data, for which nothing may be compiled anew
+        x = moments(*shape)
+        expected = gradients(network, x, plain.parameters())
+        close(gradients(fast, x, again.parameters()), expected, relative)
+        close(again.state_dict().values(), plain.state_dict().values())
+        torch._dynamo.config.error_on_recompile = True
+    torch._dynamo.config.error_on_recompile = False
+
+
+@pytest.mark.parametrize("name", [name for name in _NETWORKS if name != "resnet18"])
+def test_output_and_gradients_equal_eager_and_new_data_are_not_compiled_for(name: str) -> None:
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        _equals_eager(name, "aot_eager", 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_resnet_equals_eager(backend: str) -> None:
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        _equals_eager("resnet18", backend, 1e-4 if backend == "inductor" else 1e-5)
+
+
+@pytest.mark.slow
+def test_a_vit_by_inductor_equals_eager() -> None:
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        _equals_eager("vit", "inductor", 1e-4)
+
+
+def test_code_of_one_method_is_never_run_under_another() -> None:
+    network = momentgen.convert(mlp())
+    fast, x = compiled(network, "eager"), moments(5, 4)
+    for method in ("ap1", "ap2", "ap1", "ap2", "sample", "ap2"):
+        with momentgen.method(method):  # type: ignore[arg-type]
+            torch.manual_seed(1)
+            out = fast(x)
+            torch.manual_seed(1)
+            close(out, network(x))
+    momentgen.laws.set_method(network, "ap1")
+    assert not fast(x).var.any()
+    with momentgen.method("ap2"):
+        assert fast(x).var.all()
+
+
+def test_a_method_may_be_entered_within_compiled_code() -> None:
+    """Compiled code is interrupted there: what ``ContextVar`` does cannot be traced."""
+    network, x = momentgen.convert(mlp()), moments(5, 4)
+
+    @torch.compile(backend="eager")
+    def means_and_moments(x: Moments) -> tuple[Moments, Moments, Moments]:
+        with momentgen.method("ap1"):
+            first = network(x)
+        with momentgen.method("ap2"):
+            second = network(x)
+        return first, second, network(x)
+
+    first, second, third = means_and_moments(x)
+    assert not first.var.any()
+    close(second, network(x))
+    close(third, network(x))
+    with momentgen.method("ap1"):
+        third = means_and_moments(x)[2]
+    assert not third.var.any()
+
+
+def test_more_networks_than_torch_keeps_versions_of_one_code() -> None:
+    for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.Mish, nn.Softplus, nn.Hardtanh, nn.CELU):
+        network, x = momentgen.convert(kind()), moments(3)
+        close(compiled(network, "eager")(x), network(x))
+
+
+def test_variances_that_are_expanded_or_made_within() -> None:
+    network = momentgen.convert(ResidualCNN().eval())
+    fast, x = compiled(network, "eager"), torch.randn(2, 3, 6, 6)
+    for var in (torch.rand(()).expand(x.shape), torch.rand(3, 6, 6).expand(x.shape), torch.rand(x.shape)):
+        close(fast(Moments(x, var)), network(Moments(x, var)))
+    close(fast(x), network(x))
+    expected = network(Moments(x, 0.01))
+    for make in (lambda x: Moments(x, 0.01), lambda x: momentgen.noisy(x, std=0.1)):
+        whole = torch.compile(lambda x, make=make: network(make(x)), backend="eager", fullgraph=True)
+        close(whole(x), expected)
+
+
+def test_tuples_of_random_values_are_joined() -> None:
+    class Joined(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cat((x, torch.stack((x, x + 1), dim=1).flatten(0, 1)), dim=0)
+
+    network, x = momentgen.convert(Joined()), moments(2, 3)
+    close(compiled(network, "eager")(x), network(x))
+
+
+def test_a_checkpoint_within_the_network_has_the_same_gradients() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x: Any) -> Any:
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    plain, x = Checkpointed(), moments(5, 4)
+    network = momentgen.convert(plain)
+    close(gradients(compiled(network), x, plain.parameters()), gradients(network, x, plain.parameters()))
+
+
+def test_a_model_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    configuration = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    network = momentgen.convert(transformers.BertModel(configuration, add_pooling_layer=False).eval())
+    x = moments(2, 3, 8)
+    out = torch.compile(network, backend="eager", fullgraph=True)(inputs_embeds=x)
+    close(out.last_hidden_state, network(inputs_embeds=x).last_hidden_state)

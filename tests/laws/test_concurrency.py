@@ -1,0 +1,100 @@
+"""Methods in threads, tasks and processes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_networks import close, mlp, moments, train_distributed
+
+import momentgen
+
+METHODS: tuple[Any, ...] = ("ap1", "ap2")
+
+
+def _network(compiled: bool) -> Any:
+    network = momentgen.convert(mlp())
+    return torch.compile(network, backend="eager", fullgraph=True) if compiled else network
+
+
+def _expected(network: Any, x: Any) -> dict[str, Any]:
+    found = {}
+    for name in METHODS:
+        with momentgen.method(name):
+            found[name] = tuple(part.detach() for part in network(x))
+    return found
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_threads_have_their_own_methods(compiled: bool) -> None:
+    torch._dynamo.reset()
+    network, x = _network(compiled), moments(5, 4)
+    expected = _expected(network, x)
+    failures: list[BaseException] = []
+    start = threading.Barrier(6)
+
+    def work(name: Any) -> None:
+        try:
+            start.wait()
+            for _ in range(50):
+                with momentgen.method(name):
+                    close((part.detach() for part in network(x)), expected[name])
+        except BaseException as error:  # an assertion of a thread is nobody's
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in METHODS * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tasks_have_their_own_methods(compiled: bool) -> None:
+    torch._dynamo.reset()
+    network, x = _network(compiled), moments(5, 4)
+    expected = _expected(network, x)
+
+    async def work(name: Any) -> None:
+        with momentgen.method(name):
+            for _ in range(20):
+                await asyncio.sleep(0)
+                close((part.detach() for part in network(x)), expected[name])
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(work(name) for name in METHODS * 3))
+
+    asyncio.run(all_at_once())
+
+
+def test_a_network_compiled_by_two_threads_at_once_serves_both() -> None:
+    torch._dynamo.reset()
+    network, x = _network(False), moments(5, 4)
+    expected, fast = _expected(network, x), torch.compile(network, backend="eager", fullgraph=True)
+    found: dict[str, Any] = {}
+
+    def work(name: Any) -> None:
+        with momentgen.method(name):
+            found[name] = tuple(part.detach() for part in fast(x))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in METHODS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in METHODS:
+        close(found[name], expected[name])
+
+
+def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    plain, x = mlp(), moments(6, 4)
+    state = {name: value.clone() for name, value in plain.state_dict().items()}
+    torch.multiprocessing.spawn(train_distributed, (str(tmp_path), state, tuple(x)), nprocs=2)
+    out = momentgen.convert(plain)(x)
+    expected = torch.autograd.grad(out.mean.square().mean() + out.var.mean(), list(plain.parameters()))
+    close(torch.load(tmp_path / "gradients.pt"), expected)

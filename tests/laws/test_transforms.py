@@ -1,0 +1,110 @@
+"""torch.func, make_fx and fake tensors over converted networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, mlp, moments, pooled
+
+import momentgen
+from momentgen import Moments
+
+_NETWORKS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (mlp, (2, 4)),
+    (lambda: ResidualCNN().eval(), (2, 3, 6, 6)),
+    (pooled, (2, 3, 6, 6)),
+    (ViT, (2, 3, 8, 8)),
+    (encoder_layer, (2, 3, 8)),
+    (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
+]
+
+
+def pair_of(network: nn.Module) -> Callable[[Tensor, Tensor], Any]:
+    return lambda mean, var: tuple(network(Moments(mean, var)))
+
+
+@pytest.mark.parametrize(("make", "shape"), _NETWORKS)
+def test_vmap_is_one_network_after_the_other(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    network, x = momentgen.convert(make()), moments(3, *shape)
+    out = torch.vmap(network)(x)
+    assert type(out) is Moments
+    for place in range(3):
+        close((part[place] for part in out), network(Moments(x.mean[place], x.var[place])))
+
+
+@pytest.mark.parametrize(("make", "shape"), _NETWORKS)
+def test_forward_and_reverse_derivatives_agree(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    network = momentgen.convert(make().double())
+    x, tangents = (tuple(part.double() for part in moments(*shape)) for _ in range(2))
+    out, forward = torch.func.jvp(pair_of(network), x, tangents)
+    _, pull = torch.func.vjp(pair_of(network), *x)
+    weights = tuple(torch.randn_like(part) for part in out)
+    sides = [(a * b).sum() for a, b in zip(weights, forward, strict=True)]
+    others = [(a * b).sum() for a, b in zip(pull(weights), tangents, strict=True)]
+    torch.testing.assert_close(sum(sides), sum(others), rtol=1e-6, atol=1e-9)
+
+
+def test_jacobians_by_rows_and_by_columns_agree() -> None:
+    network, x = momentgen.convert(mlp()), moments(4)
+    rows = torch.func.jacrev(pair_of(network), (0, 1))(*x)
+    columns = torch.func.jacfwd(pair_of(network), (0, 1))(*x)
+    for a, b in zip(rows, columns, strict=True):
+        close(a, b)
+    assert rows[1][0].shape == (3, 4)
+
+
+def test_second_derivatives_are_those_of_differences() -> None:
+    network = momentgen.convert(mlp().double())
+    x = Moments(*(part.double() for part in moments(4)))
+
+    def total(mean: Tensor) -> Tensor:
+        return network(Moments(mean, x.var)).var.sum()
+
+    hessian = torch.func.hessian(total)(x.mean)
+    step = 1e-4
+    for place in range(4):
+        shift = step * torch.eye(4, dtype=torch.float64)[place]
+        difference = (torch.func.grad(total)(x.mean + shift) - torch.func.grad(total)(x.mean - shift)) / (2 * step)
+        torch.testing.assert_close(hessian[place], difference, rtol=1e-5, atol=1e-7)
+
+
+def test_functional_call_differentiates_in_given_parameters() -> None:
+    plain, x = mlp(), moments(5, 4)
+    network = momentgen.convert(plain)
+    given = {name: part.detach().clone() for name, part in network.named_parameters()}
+    found = torch.func.grad(lambda p: torch.func.functional_call(network, p, (x,)).var.sum())(given)
+    expected = torch.autograd.grad(network(x).var.sum(), list(plain.parameters()), allow_unused=True)
+    for (name, grad), other in zip(found.items(), expected, strict=True):
+        close([grad], [torch.zeros_like(given[name]) if other is None else other])
+
+
+def test_an_ensemble_is_mapped_over_its_parameters() -> None:
+    networks, x = [momentgen.convert(mlp()) for _ in range(3)], moments(5, 4)
+    parameters, buffers = torch.func.stack_module_state(networks)  # type: ignore[arg-type]
+    out = torch.vmap(lambda p: torch.func.functional_call(networks[0], (p, buffers), (x,)))(parameters)
+    for place, network in enumerate(networks):
+        close((part[place] for part in out), network(x))
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+@pytest.mark.parametrize(("make", "shape"), _NETWORKS[:3])
+def test_make_fx_traces_a_network(make: Callable[[], nn.Module], shape: tuple[int, ...], mode: str) -> None:
+    network, x = momentgen.convert(make()), moments(*shape)
+    graph = make_fx(network, tracing_mode=mode, _allow_non_fake_inputs=True)(x)
+    y = moments(*shape)
+    close(graph(y), network(y))
+
+
+@pytest.mark.parametrize(("make", "shape"), _NETWORKS)
+def test_no_value_is_looked_at_on_the_way(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    with FakeTensorMode():
+        plain = make()
+        out = momentgen.convert(plain)(moments(*shape))
+        plain_out = plain(torch.zeros(shape))
+    assert out.mean.shape == out.var.shape == plain_out.shape

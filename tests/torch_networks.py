@@ -1,0 +1,133 @@
+"""Small networks, and what the tests with torch's own machinery (compile, export, func, ...) share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments
+
+
+class ResidualCNN(nn.Module):
+    """Convolutions with batch norm, a residual, dropout of channels and of units, a mean over space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.second, self.drop, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Dropout2d(0.2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm(self.first(x)))
+        y = y + self.drop(self.second(y))
+        return self.head(F.dropout(y.mean((2, 3)), 0.3, self.training))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer whose last output is read."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class ViT(nn.Module):
+    """A vision transformer: patches by a convolution, a class token, pre-norm blocks by torch's attention."""
+
+    def __init__(self, depth: int = 1, width: int = 16, heads: int = 2, size: int = 8, patch: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.place = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleList((nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width),
+                           nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)))
+            for _ in range(depth)
+        )  # fmt: skip
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), dim=1) + self.place
+        for norm, qkv, out, second, up, down in self.blocks:
+            q, k, v = qkv(norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            x = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+            x = x + down(F.gelu(up(second(x))))
+        return self.head(x[:, 0])
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is that of the last layer too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.middle, self.out = nn.Embedding(7, 5), nn.Linear(5, 5), nn.Linear(5, 7, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.middle(self.embed(index))))
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3))
+
+
+def pooled() -> nn.Sequential:
+    """A convolution, a maximum, a softmax, for images of 6 by 6."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3), nn.Softmax(-1))
+
+
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+
+
+def moments(*shape: int, noise: float = 0.3, grad: bool = False) -> Moments:
+    """A random input."""
+    return Moments(torch.randn(shape).requires_grad_(grad), (noise * torch.rand(shape)).requires_grad_(grad))
+
+
+def close(found: Any, expected: Any, relative: float = 1e-5) -> None:
+    """Tensors equal within a share of the largest number of each."""
+    found, expected = list(found), list(expected)
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=0, atol=relative * float(b.detach().abs().max()) + 1e-12)
+
+
+def gradients(network: Callable[..., Any], x: Moments, parameters: Iterable[Tensor]) -> list[Tensor | None]:
+    """Output, and the gradients in input and parameters of a sum over it."""
+    parameters = list(parameters)
+    leaves = Moments(*(part.detach().clone().requires_grad_() for part in x))
+    out = network(leaves)
+    found = torch.autograd.grad(out.mean.sum() + out.std.sum(), [*leaves, *parameters], allow_unused=True)
+    return [*(part.detach() for part in out), *found]
+
+
+def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple[Tensor, Tensor]) -> None:
+    """One of two processes: gradients over its half of the batch, which DDP averages; the first one writes them."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        plain = mlp()
+        plain.load_state_dict(state)
+        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain), find_unused_parameters=True)
+        half = Moments(*(part.chunk(2)[rank] for part in x))
+        out = network(half)
+        (out.mean.square().mean() + out.var.mean()).backward()
+        if rank == 0:
+            torch.save([part.grad for part in plain.parameters()], f"{folder}/gradients.pt")
+    finally:
+        torch.distributed.destroy_process_group()
