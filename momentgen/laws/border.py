@@ -290,7 +290,7 @@ def lower(value: Any) -> Any:
 
 
 class _Tuples(TorchFunctionMode):
-    """Makes lists of tuples of laws among the arguments of a function: ``torch.compile`` looks for laws in lists only."""
+    """Makes lists of the tuples of laws among arguments: ``torch.compile`` looks for laws in lists only."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = [list(value) if type(value) is tuple and laws_in(value) else value for value in args]

@@ -534,7 +534,7 @@ def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, An
             return (part.reshape_as if entry.name == "view_as" else part.reshape)(*rest, **named)
         try:
             return entry.call(part, *rest, **named)
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # a fake tensor's is the latter
             part = part.contiguous()  # its strides are this package's doing, as those of an expanded variance
     return entry.call(part, *rest, **named)
 
@@ -550,7 +550,7 @@ def _remember_view(
             return  # it can catch no error: most are copies
         try:
             law._mean.view(part.shape)
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # a fake tensor's is the latter
             return  # torch copies
     if entry.call is torch.nn.functional.unfold:
         return

@@ -20,7 +20,7 @@ __all__ = ["RECORDING", "explained", "refuse"]
 #: whether the network that runs was called with gradients enabled
 RECORDING: ContextVar[bool] = ContextVar("momentgen_recording", default=False)
 
-_APPLY: Any = torch.autograd.Function.apply.__code__  # type: ignore[attr-defined]
+_APPLY: Any = torch.autograd.Function.apply.__code__
 _BORDER = f"{__name__.rpartition('.')[0]}.border"
 
 

@@ -149,7 +149,7 @@ def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         found = generated_op("relu", "clamp")(high - mean, var)
         law = made(high - found.mean, found.var)
     else:
-        law = made(*_between(mean, var, float(low), float(high)))  # type: ignore[arg-type]
+        law = made(*_between(mean, var, float(low), float(high)))
     return remember(law, entry, args, kwargs, x)
 
 

@@ -68,13 +68,13 @@ def _reduction(law: Any) -> _Reduction | None:
     shape = law.shape
     law = source.scaled(law)
     if _name(law) in ("expand", "expand_as", "broadcast_to"):
-        law = source.scaled(law._made[1][0])  # type: ignore[index]
+        law = source.scaled(law._made[1][0])
         shape = law.shape
-    while _name(law) in _RESHAPES or (_name(law) == "getitem" and _only_adds(law._made[1][1])):  # type: ignore[index]
-        law = source.scaled(law._made[1][0])  # type: ignore[index]
+    while _name(law) in _RESHAPES or (_name(law) == "getitem" and _only_adds(law._made[1][1])):
+        law = source.scaled(law._made[1][0])
     if _name(law) not in ("mean", "sum", "amax"):
         return None
-    entry, args, kwargs = law._made  # type: ignore[misc]
+    entry, args, kwargs = law._made
     of, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
     if dim is None or not isinstance(of, Law):
         return None
@@ -98,7 +98,7 @@ def _centred(a: Any, b: Any) -> Any:
     if average is None or average.name != "mean" or not source.same_value(source.scaled(average.of), source.scaled(a)):
         return None
     mean, var = pair(a)
-    law = made(mean - b._parts()[0], normalise.centred(mean, var, average.dims))  # type: ignore[arg-type]
+    law = made(mean - b._parts()[0], normalise.centred(mean, var, average.dims))
     return remember(law, Entry("centred", "statistic", torch.sub), (a, average.dims), {}, a)
 
 
@@ -120,11 +120,11 @@ def below_maximum(a: Any, b: Any) -> Any:
     order = (*rest, *top.dims)
     with torch.enable_grad():
         place = mean.detach().permute(order).flatten(len(rest)).requires_grad_()
-        largest, _ = maximum_of(place, var.detach().permute(order).flatten(len(rest)), -1)  # type: ignore[union-attr]
+        largest, _ = maximum_of(place, var.detach().permute(order).flatten(len(rest)), -1)
         (chance,) = torch.autograd.grad(largest.sum(), place)
     chance = chance.reshape([mean.shape[d] for d in order]).permute([order.index(d) for d in range(mean.dim())])
     m, v = pair(b)
-    law = made(mean - m, (var + v - 2 * chance * var).clamp_min(0))  # type: ignore[operator]
+    law = made(mean - m, (var + v - 2 * chance * var).clamp_min(0))
     return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
 
 
@@ -167,7 +167,7 @@ def _times(law: Law) -> tuple[Law, float]:
     """``law`` as another times a number."""
     factor = 1.0
     while _name(law) in ("mul", "div"):
-        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index, misc]
+        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
         inner, number = (first, second) if isinstance(first, Law) else (second, first)
         number = _number(number)
         if number is None or not isinstance(inner, Law) or (name == "div" and inner is second):
@@ -181,7 +181,7 @@ def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
     factors: list[Callable[[Any], Any]] = []
     law = source.scaled(law)
     while _name(law) in ("mul", "div"):
-        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index, misc]
+        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
         inner, factor = (first, second) if isinstance(first, Law) else (second, first)
         if not isinstance(inner, Law) or isinstance(factor, Law) or inner.shape != law.shape:
             break
@@ -310,7 +310,7 @@ def _softmax(a: Any, b: Any) -> Any:
     shift = source.scaled(logits)
     if _name(shift) in ("below_maximum", "centred") and shift._made[1][1] == total.dims:  # type: ignore[index]
         logits = shift._made[1][0]  # type: ignore[index]
-    return torch.softmax(logits, total.dims[0])  # type: ignore[call-overload]
+    return torch.softmax(logits, total.dims[0])  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------- attention
@@ -354,14 +354,14 @@ def _weights(law: Any) -> _Weights | None:
         return None
     law, drop = _bare(law), 0.0
     while _name(law) == "dropout" or _name(law) in _RESHAPES:
-        inner = _bare(law._made[1][0])  # type: ignore[index]
+        inner = _bare(law._made[1][0])
         if not _is_batched_alike(law, inner) or (_name(law) == "dropout" and drop):
             return None
-        drop = law._made[1][1] if _name(law) == "dropout" else drop  # type: ignore[index]
+        drop = law._made[1][1] if _name(law) == "dropout" else drop
         law = inner
     if _name(law) != "softmax":
         return None
-    logits, dim = law._made[1]  # type: ignore[index]
+    logits, dim = law._made[1]
     if not isinstance(logits, Law) or logits.ndim < 2 or dim % logits.ndim != logits.ndim - 1:
         return None
     scale: Any = 1.0
@@ -473,7 +473,7 @@ def _transposed(law: Any) -> Law | None:
     if not isinstance(law, Law) or law.ndim < 2 or law._made is None:
         return None
     law = source.scaled(law)
-    name, (inner, *rest), kwargs = law._made[0].name, law._made[1], law._made[2]  # type: ignore[index, misc]
+    name, (inner, *rest), kwargs = law._made[0].name, law._made[1], law._made[2]
     last = {law.ndim - 1, law.ndim - 2}
     if kwargs or not isinstance(inner, Law):
         return None
@@ -495,8 +495,8 @@ def gram(x: Any, y: Any) -> tuple[Tensor, Tensor] | None:
     if not any(a is not None and a is b for a, b in ((_transposed(y), x), (_transposed(x), y))):
         return None
     mean, var = pair(x)
-    own = var * (var + 2 * mean * mean)  # type: ignore[operator]
-    return torch.diag_embed(var.sum(-1)), torch.diag_embed(own.sum(-1))  # type: ignore[union-attr]
+    own = var * (var + 2 * mean * mean)
+    return torch.diag_embed(var.sum(-1)), torch.diag_embed(own.sum(-1))
 
 
 # --------------------------------------------------------- attention, einsum

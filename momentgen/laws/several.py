@@ -113,7 +113,7 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
         parts = [parts[k], kept]
     (a, b), (x, y) = parts, operands
     if a == b and isinstance(x, Diagonal) and isinstance(y, Diagonal):
-        return _einsum(entry, (f"{a}->{out}", x * y))
+        return _einsum(entry, (f"{a}->{out}", x * y))  # type: ignore[operator]
     if x is y:
         raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     # An index of one operand alone that is summed over would let the other's values meet many of its values.

@@ -14,6 +14,8 @@ from momentgen.laws.table import KINDS
 
 __all__ = ["LAWS", "Support", "support"]
 
+#: functions whose rule refuses them, with the reason
+_REFUSED = ("logsumexp",)
 LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels)
 
 
@@ -59,7 +61,7 @@ def support() -> Support:
 
 
 def _has(law: type[Law], kind: str, name: str) -> bool:
-    if law is not Point and name in UNDEFINED:
+    if law is not Point and name in (*UNDEFINED, *_REFUSED):
         return False
     rules: dict[str, Any] = law.RULES
     return name in rules or kind in rules

@@ -1,0 +1,525 @@
+"""Laws next to the rest of torch: random weights, checkpoints, autocast, hooks, scripts, einops, saving and copying."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks.third_party import allow_torchvision
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+from torch_networks import Recurrent, ResidualCNN, Tied, ViT, close, encoder_layer, gradients, mlp, moments, pooled
+
+import momentgen
+from momentgen import Moments
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws import Diagonal, Law, diagonal
+
+# -------------------------------------------------------------- random weights
+
+
+def randomised(plain: nn.Module, noise: float = 0.1) -> tuple[nn.Module, list[tuple[Tensor, Any]]]:
+    """A copy with a law in place of each parameter, and the pairs of parameter and law; ties are kept."""
+    network = copy.deepcopy(plain)
+    laws: dict[int, Any] = {}
+    pairs = []
+    for part, own in zip(network.modules(), plain.modules(), strict=True):
+        for name, value in list(part._parameters.items()):
+            if value is None:
+                continue
+            if id(value) not in laws:
+                laws[id(value)] = diagonal(value, torch.full_like(value, noise**2).detach().requires_grad_())
+                pairs.append((own._parameters[name], laws[id(value)]))
+            del part._parameters[name]
+            setattr(part, name, laws[id(value)])
+    return network, pairs  # type: ignore[return-value]
+
+
+def sampled_sigma(plain: nn.Module, pairs: list[tuple[Tensor, Any]], x: Tensor, count: int = 1500) -> Tensor:
+    """Standard deviations of the plain network's output over drawn weights."""
+    means = [parameter.detach().clone() for parameter, _ in pairs]
+    outputs = []
+    with torch.no_grad():
+        for _ in range(count):
+            for (parameter, law), mean in zip(pairs, means, strict=True):
+                parameter.copy_(mean + law.moments().std * torch.randn_like(mean))
+            outputs.append(plain(x))
+        for (parameter, _), mean in zip(pairs, means, strict=True):
+            parameter.copy_(mean)
+    return torch.stack(outputs).std(0)
+
+
+_WITH_WEIGHTS: list[tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = [
+    (mlp, lambda: torch.randn(3, 4)),
+    (Tied, lambda: torch.randint(0, 7, (4,))),
+    (encoder_layer, lambda: torch.randn(2, 3, 8)),
+    (lambda: Recurrent(nn.LSTM), lambda: torch.randn(3, 3, 4)),
+    (lambda: Recurrent(nn.GRU), lambda: torch.randn(3, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("make", "draw"), _WITH_WEIGHTS)
+def test_laws_for_weights_have_the_spread_of_drawn_weights(
+    make: Callable[[], nn.Module], draw: Callable[[], Tensor]
+) -> None:
+    plain, x = make(), draw()
+    network, pairs = randomised(plain, 0.05)
+    ratio = momentgen.convert(network)(x).std / sampled_sigma(plain, pairs, x)
+    assert 0.93 < ratio.mean().item() < 1.07
+
+
+def test_tied_weights_are_one_law() -> None:
+    network, pairs = randomised(Tied())
+    assert network.embed.weight is network.out.weight  # type: ignore[union-attr]
+    assert len(pairs) == 3
+    twin = momentgen.convert(network)
+    assert twin.embed.weight is network.embed.weight  # type: ignore[union-attr]
+    again = copy.deepcopy(momentgen.convert(network))
+    assert isinstance(again.embed.weight, Diagonal)  # type: ignore[union-attr]
+    assert again.embed.weight is again.out.weight is not network.out.weight  # type: ignore[union-attr]
+
+
+def weight_gradients(network: Any, pairs: list[tuple[Tensor, Any]], x: Tensor) -> list[Tensor | None]:
+    out = network(x)
+    leaves = [part for _, law in pairs for part in law.moments()]
+    return [*out, *torch.autograd.grad(out.mean.sum() + out.std.sum(), leaves, allow_unused=True)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("make", "draw"), _WITH_WEIGHTS[:2])
+def test_laws_for_weights_compile_with_the_same_gradients(
+    make: Callable[[], nn.Module], draw: Callable[[], Tensor], backend: str
+) -> None:
+    torch._dynamo.reset()
+    network, pairs = randomised(make())
+    converted, x = momentgen.convert(network), draw()
+    fast = torch.compile(converted, backend=backend, fullgraph=True)
+    close(weight_gradients(fast, pairs, x), weight_gradients(converted, pairs, x))
+    y = draw()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        close(fast(y), converted(y))
+
+
+def test_laws_for_weights_under_a_checkpoint_have_the_same_gradients() -> None:
+    network, pairs = randomised(mlp())
+    whole, x = momentgen.convert(network), torch.randn(5, 4)
+    checked = momentgen.convert(Checkpointed(network))
+    close(weight_gradients(checked, pairs, x), weight_gradients(whole, pairs, x))
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, inner: nn.Module, reentrant: bool = False) -> None:
+        super().__init__()
+        self.inner, self.reentrant = inner, reentrant
+
+    def forward(self, x: Any) -> Any:
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "sample"])
+@pytest.mark.parametrize("make", [mlp, lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Dropout(0.5))])
+def test_a_checkpoint_has_the_same_gradients(make: Callable[[], nn.Module], method: Any) -> None:
+    plain, x = make(), moments(5, 4)
+    network, checked = momentgen.convert(plain), momentgen.convert(Checkpointed(plain))
+    found = []
+    for run in (network, checked):
+        torch.manual_seed(3)
+        with momentgen.method(method):
+            found.append(gradients(run, x, plain.parameters()))
+    close(*found)
+
+
+def test_a_backward_outside_of_the_method_context_has_the_same_gradients() -> None:
+    plain, x = mlp(), moments(5, 4)
+    found = []
+    for network in (momentgen.convert(plain), momentgen.convert(Checkpointed(plain))):
+        with momentgen.method("ap1"):
+            out = network(x)
+        found.append(torch.autograd.grad(out.mean.sum(), list(plain.parameters())))
+    close(*found)
+
+
+def test_a_checkpoint_around_a_converted_network_has_the_same_gradients() -> None:
+    plain, x = mlp(), moments(5, 4)
+    network = momentgen.convert(plain)
+    around: Any = lambda x: checkpoint(network, x, use_reentrant=False)  # noqa: E731
+    close(gradients(around, x, plain.parameters()), gradients(network, x, plain.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_a_reentrant_checkpoint_is_refused_where_it_would_lose_gradients() -> None:
+    plain, x = mlp(), moments(5, 4)
+    network = momentgen.convert(Checkpointed(plain, reentrant=True))
+    for method in ("ap1", "ap2"):
+        with momentgen.method(method), pytest.raises(UnsupportedError, match="use_reentrant=False"):  # type: ignore[arg-type]
+            network(x)
+    with torch.no_grad():  # there is nothing to lose
+        close(network(x), momentgen.convert(plain)(x))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return 7 * grad
+
+
+def test_a_function_with_a_backward_of_its_own_is_refused_where_it_would_not_be_called() -> None:
+    class Custom(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return Doubled.apply(x)
+
+    network, x = momentgen.convert(Custom()), moments(3)
+    with pytest.raises(UnsupportedError, match=r"Doubled\.apply"):
+        network(x)
+    with torch.no_grad():
+        close(network(x), (2 * x.mean, 4 * x.var))
+
+
+def test_parts_of_a_network_may_run_without_gradients() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = mlp(), nn.Linear(3, 1)
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                x = self.inner(x)
+            return self.head(x)
+
+    plain = Frozen()
+    out = momentgen.convert(plain)(moments(2, 4))
+    out.var.sum().backward()
+    assert plain.head.weight.grad is not None
+    assert plain.inner[0].weight.grad is None
+
+
+# --------------------------------------------------------------------- autocast
+
+
+def first(value: Any) -> Any:
+    while not isinstance(value, Tensor | Moments):
+        value = value[0]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (mlp, (4, 4)),
+        (lambda: ResidualCNN().eval(), (4, 3, 6, 6)),
+        (pooled, (4, 3, 6, 6)),
+        (ViT, (2, 3, 8, 8)),
+        (encoder_layer, (2, 3, 8)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_keeps_standard_deviations_and_the_dtype_of_the_plain_network(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    plain = make()
+    network, x = momentgen.convert(plain), moments(*shape)
+    expected = network(x)
+    with torch.autocast("cpu", dtype):
+        out, plain_out = network(x), plain(x.mean)
+    assert out.mean.dtype == out.var.dtype == plain_out.dtype
+    assert (out.std.float() - expected.std).norm() < 0.01 * expected.std.norm()
+    assert (out.mean.float() - expected.mean).norm() < 0.02 * expected.mean.norm()
+
+
+def test_squares_of_small_weights_do_not_vanish_in_float16() -> None:
+    plain = nn.Sequential(nn.Linear(256, 64, bias=False), nn.Linear(64, 8, bias=False))
+    for layer in plain:
+        layer.weight.data *= 1e-2  # squares are far below the least float16
+    network, x = momentgen.convert(plain), moments(2, 256, noise=1e6)
+    expected = network(x)
+    with torch.autocast("cpu", torch.float16):
+        out = network(x)
+    assert out.var.dtype == torch.float16
+    torch.testing.assert_close(out.std.float(), expected.std, rtol=0.01, atol=0)
+
+
+# ------------------------------------------------------------------------ hooks
+
+
+def test_hooks_of_inner_modules_run_on_laws_and_replace_outputs() -> None:
+    plain, seen = mlp(), []
+    plain[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    plain[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    plain[1].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    x = moments(5, 4)
+    out = momentgen.convert(plain)(x)
+    assert len(seen) == 1
+    assert isinstance(seen[0], Law)
+    hidden = momentgen.convert(nn.Sequential(plain[2]))
+    inner = momentgen.convert(nn.GELU())(
+        Moments(2 * F.linear(x.mean + 1, plain[0].weight, plain[0].bias), 4 * F.linear(x.var, plain[0].weight.square()))
+    )
+    close(out, hidden(inner))
+
+
+def test_hooks_of_the_network_itself_see_moments() -> None:
+    plain, seen = mlp(), []
+    plain.register_forward_pre_hook(lambda module, inputs: seen.append(type(inputs[0])))
+    plain.register_forward_hook(lambda module, inputs, output: seen.append(type(output)))
+    momentgen.convert(plain)(moments(5, 4))
+    assert seen == [Moments, Moments]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    "reparametrise",
+    [parametrizations.weight_norm, parametrizations.spectral_norm, parametrizations.orthogonal, weight_norm,
+     spectral_norm],
+)  # fmt: skip
+@pytest.mark.parametrize("inner", [False, True])
+def test_reparametrised_weights_are_those_of_the_plain_network(reparametrise: Any, inner: bool) -> None:
+    layer = reparametrise(nn.Linear(4, 4))
+    plain, x = (nn.Sequential(layer) if inner else layer).eval(), moments(5, 4)
+    out = momentgen.convert(plain)(x)
+    close([out.mean], [plain(x.mean)])
+    close([out.var], [F.linear(x.var, layer.weight.square())])
+    out.var.sum().backward()
+    assert any(part.grad is not None and part.grad.any() for part in plain.parameters())
+
+
+def test_a_forward_that_was_replaced_on_the_instance_runs() -> None:
+    plain, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), moments(2, 4)
+    plain[1].forward = lambda x: torch.tanh(x)  # type: ignore[method-assign]
+    expected = momentgen.convert(nn.Sequential(plain[0], nn.Tanh()))(x)
+    close(momentgen.convert(plain)(x), expected)
+    outer = nn.ReLU()
+    outer.forward = types.MethodType(lambda self, x: 5 * x, outer)  # type: ignore[method-assign]
+    network = momentgen.convert(outer)
+    for each in (network, copy.deepcopy(network)):
+        close(each(x), (5 * x.mean, 25 * x.var))
+    close(outer(x.mean), 5 * x.mean)
+
+
+# ---------------------------------------------------------------------- scripts
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_scripted_parts_say_that_they_take_tensors_only() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(InputError, match="convert the module that was scripted"):
+        momentgen.convert(scripted)
+    with pytest.raises(UnsupportedError, match=r"in 1 \(RecursiveScriptModule\).*the module that was scripted"):
+        momentgen.convert(nn.Sequential(nn.Linear(4, 4), scripted))(moments(2, 4))
+
+    scripted_function = torch.jit.script(_double)
+
+    class Calls(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return scripted_function(x)
+
+    with pytest.raises(UnsupportedError, match="needs the Python function"):
+        momentgen.convert(Calls())(moments(2, 4))
+
+
+def _double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def test_einops_rearrange_laws() -> None:
+    einops = pytest.importorskip("einops")
+    from einops.layers.torch import Rearrange
+
+    class Einops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.split = Rearrange("b (h w) -> b h w", h=2)
+
+        def forward(self, x: Any) -> Any:
+            return einops.reduce(einops.rearrange(self.split(x), "b h w -> b w h"), "b w h -> b w", "mean")
+
+    network, x = momentgen.convert(Einops()), moments(3, 4)
+    expected = (x.mean.view(3, 2, 2).mean(1), x.var.view(3, 2, 2).mean(1) / 2)
+    close(network(x), expected)
+    torch._dynamo.reset()
+    close(torch.compile(network, backend="eager", fullgraph=True)(x), expected)
+
+
+# ----------------------------------------------- what convert makes, and leaves
+
+
+def test_the_plain_module_stays_what_it_is() -> None:
+    plain = ResidualCNN().train()
+    plain.note = "mine"  # type: ignore[assignment]
+    plain.first.register_forward_hook(lambda *_: None)
+    kept = copy.deepcopy(plain)
+
+    def state(module: nn.Module) -> list[Any]:
+        return [
+            (type(part), part.training, sorted(part.__dict__), len(part._forward_hooks), list(part._modules))
+            for part in module.modules()
+        ]
+
+    parts = list(plain.modules())
+    network = momentgen.convert(plain)
+    network.eval()
+    network.note = "other"  # type: ignore[assignment]
+    network.first.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
+    network.extra = nn.Linear(1, 1)
+    network(moments(2, 3, 6, 6))
+    assert state(plain) == state(kept)
+    assert [a is b for a, b in zip(parts, plain.modules(), strict=True)] == [True] * len(parts)
+    assert plain.note == "mine"
+    assert isinstance(plain(torch.zeros(2, 3, 6, 6)), Tensor)
+
+
+def test_training_and_evaluation_are_the_networks_own() -> None:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    network = momentgen.convert(plain)
+    assert network.training
+    x = torch.randn(2, 4)
+    assert network(x).var.any()
+    network.eval()
+    assert plain.training
+    assert not network(x).var.any()
+    plain.eval()
+    assert momentgen.convert(plain).training is False
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: ResidualCNN().eval(), (2, 3, 6, 6)),
+        (ViT, (2, 3, 8, 8)),
+        (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
+        (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), (2, 4)),
+    ],
+)
+def test_a_network_is_copied_with_parameters_of_its_own(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    plain = make()
+    network, x = momentgen.convert(plain), moments(*shape)
+    expected = network(x)
+    again = copy.deepcopy(network)
+    close(again(x), expected)
+    with torch.no_grad():
+        for part in again.parameters():
+            part.zero_()
+    close(network(x), expected)
+
+
+def test_a_network_is_pickled_and_saved() -> None:
+    network, x = momentgen.convert(ResidualCNN().eval(), method="ap2"), moments(2, 3, 6, 6)
+    expected = network(x)
+    buffer = io.BytesIO()
+    torch.save(network, buffer)
+    buffer.seek(0)
+    for again in (pickle.loads(pickle.dumps(network)), torch.load(buffer, weights_only=False)):
+        assert type(again) is type(network)
+        close(again(x), expected)
+    other = momentgen.convert(ResidualCNN().eval())
+    buffer = io.BytesIO()
+    torch.save(network.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    close(other(x), expected)
+    plain = ResidualCNN()
+    plain.load_state_dict(network.state_dict())
+
+
+def test_a_law_is_pickled_as_its_moments() -> None:
+    law = torch.relu(diagonal(torch.randn(3), torch.rand(3)) + 1)
+    for again in (pickle.loads(pickle.dumps(law)), copy.deepcopy(law)):
+        assert type(again) is Diagonal
+        close(again.moments(), law.moments())  # type: ignore[attr-defined]
+
+
+def test_a_network_moves_to_another_dtype() -> None:
+    plain = ResidualCNN().eval()
+    x = moments(2, 3, 6, 6)
+    expected = momentgen.convert(plain)(x)
+    network = momentgen.convert(copy.deepcopy(plain)).to(torch.float64)
+    out = network(Moments(*(part.double() for part in x)))
+    assert out.mean.dtype == out.var.dtype == torch.float64
+    close((part.float() for part in out), expected, 1e-4)
+    assert plain.first.weight.dtype == torch.float32
+
+
+def test_shared_parts_stay_shared() -> None:
+    shared = nn.Linear(4, 4)
+    plain = nn.Sequential(shared, nn.ReLU(), shared)
+    network: Any = momentgen.convert(plain)
+    assert network[0] is network[2]
+    assert network[0] is not shared
+    assert network[0].weight is shared.weight
+    again = copy.deepcopy(network)
+    assert again[0] is again[2]
+
+
+class Outputs(nn.Module):
+    def __init__(self, form: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.linear, self.form = nn.Linear(4, 2), form
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x)
+        return self.form(y, F.relu(y))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda a, b: (a, b),
+        lambda a, b: [a, [b, None, "text", 3]],
+        lambda a, b: {"a": a, "b": {"inner": (b,)}},
+        lambda a, b: (a, torch.arange(3)),
+    ],
+)
+def test_outputs_keep_their_structure(form: Callable[[Any, Any], Any]) -> None:
+    plain = Outputs(form)
+
+    def same(plain: Any, found: Any) -> None:
+        if isinstance(plain, Tensor) and plain.is_floating_point():
+            assert type(found) is Moments
+            assert found.mean.shape == plain.shape
+        elif isinstance(plain, tuple | list):
+            assert type(found) is type(plain)
+            for a, b in zip(plain, found, strict=True):
+                same(a, b)
+        elif isinstance(plain, dict):
+            assert type(found) is type(plain)
+            assert list(found) == list(plain)
+            for key, value in plain.items():
+                same(value, found[key])
+        else:
+            assert type(found) is type(plain)
+
+    x = moments(3, 4)
+    same(plain(x.mean), momentgen.convert(plain)(x))
+
+
+def test_outputs_of_transformers_have_moments_in_them() -> None:
+    allow_torchvision()
+    transformers = pytest.importorskip("transformers")
+    configuration = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    plain = transformers.BertModel(configuration).eval()
+    network = momentgen.convert(plain)
+    x = moments(2, 3, 8)
+    wanted = plain(inputs_embeds=x.mean, output_hidden_states=True)
+    out = network(inputs_embeds=x, output_hidden_states=True)
+    assert type(out) is type(wanted)
+    assert list(out) == list(wanted)
+    assert type(out.last_hidden_state) is Moments
+    assert [type(state) for state in out.hidden_states] == [Moments] * len(wanted.hidden_states)
+    assert type(out[0]) is Moments
+    assert all(type(part) is Moments for part in network(inputs_embeds=x, return_dict=False))
