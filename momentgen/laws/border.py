@@ -61,10 +61,17 @@ class _Active:
 
 
 class _Tracing:
-    """How deep inside a network ``torch.compile`` is as it traces; always 0 outside."""
+    """What is in force in code that ``torch.compile`` traces, which cannot set a context variable.
+
+    Attributes:
+        depth: how deep inside a network it is; always 0 outside.
+        method: of a context that was entered in traced code; always None outside.
+    """
 
     def __init__(self) -> None:
-        self.depth = 0  # of the object: torch.compile guards on whether it is there, and writes it
+        # Of the object: torch.compile guards on whether they are there, and writes them.
+        self.depth = 0
+        self.method: str | None = None
 
 
 _active: Any = _Active()
@@ -99,14 +106,22 @@ class method:  # noqa: N801 - a context manager, named as it is used
         _known(name)
         self._name: str = name
         self._tokens: list[Token[str]] = []
+        self._outer: list[str | None] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(_method.set(self._name))
+        if torch.compiler.is_dynamo_compiling():
+            self._outer.append(_tracing.method)
+            _tracing.method = self._name
+        else:
+            self._tokens.append(_method.set(self._name))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _method.reset(self._tokens.pop())
+        if torch.compiler.is_dynamo_compiling():
+            _tracing.method = self._outer.pop()
+        else:
+            _method.reset(self._tokens.pop())
 
 
 def _known(name: str) -> None:
@@ -116,6 +131,8 @@ def _known(name: str) -> None:
 
 def current_method(own: str | None = None) -> str:
     """The method in force: the context's, else the network's ``own``, else ``ap2``."""
+    if torch.compiler.is_dynamo_compiling() and _tracing.method is not None:
+        return _tracing.method
     found = _active.method
     return own or "ap2" if found is _active else cast(str, found)
 
@@ -270,8 +287,8 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
 def lower(value: Any) -> Any:
     """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
     if isinstance(value, Law):
+        form = value._form()  # of a view of what has been written to, which may now be another law
         if isinstance(value, Point):
-            form = value._form()
             return certain(form) if form.is_floating_point() else form
         return Moments(*value._parts())
     if isinstance(value, Tensor):
@@ -299,7 +316,7 @@ class _Tuples(TorchFunctionMode):
 
 def inside() -> bool:
     """Whether a network is running on laws: what is called then is a part of it."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return _tracing.depth > 0
     return _inside.get(False)
 
@@ -319,7 +336,7 @@ def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[An
     seen: list[tuple[Any, Any, Any]] = []
     lifted = [_lift_value(where, value, name, training, seen) for value in args]
     named = {key: _lift_value(where, value, name, training, seen) for key, value in kwargs.items()}
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         _tracing.depth += 1
         with _Tuples():
             out = forward(*lifted, **named)

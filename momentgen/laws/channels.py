@@ -30,10 +30,12 @@ __all__ = ["Channels", "channels"]
 class Channels(Law):
     """Statistics of channels, shape ``(C,)``, of a nominal shape ``(1, C, 1, ...)``."""
 
-    __slots__ = ("_dims",)
+    __slots__ = ("_dims", "_values")
     RANK = 2
 
     _dims: int
+    #: the same as independent values, which remember what they are functions of
+    _values: Diagonal
 
     def moments(self) -> Moments:
         """Mean and variance, shape ``(C,)``."""
@@ -75,9 +77,10 @@ def channels(mean: Tensor, var: Tensor, where: object = None) -> Channels:
     return _made(mean, var, dims)
 
 
-def _made(mean: Tensor, var: Tensor, dims: int) -> Channels:
+def _made(mean: Tensor, var: Tensor, dims: int, values: Diagonal | None = None) -> Channels:
     law: Channels = new_law(Channels, mean, var)
     law._dims = dims
+    law._values = diagonal(mean, var) if values is None else values
     law._noise = Channels
     return law
 
@@ -162,13 +165,11 @@ def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             raise unsupported(
                 entry.call, first, "a tensor of several numbers has places, and channels have none", entry
             )
-    inner = tuple(diagonal(value._mean, value._var) if isinstance(value, Channels) else value for value in args)
-    if len(args) > 1 and args[0] is args[1]:
-        inner = (inner[0], inner[0], *inner[2:])
+    inner = tuple(value._values if isinstance(value, Channels) else value for value in args)
     out = (Diagonal.RULES.get(entry.name) or Diagonal.RULES[entry.kind])(entry, inner, kwargs)
-    if not isinstance(out, Law):
+    if not isinstance(out, Diagonal):
         return out
-    return cast(Channels, first).alike(*pair(out))
+    return _made(*pair(out), cast(Channels, first)._dims, out)
 
 
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,35 @@
+"""Statistics of a data set: what the rules of Channels do beside the layers that tests/nn looks at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import momentgen.generated
+from momentgen.errors import UnsupportedError
+from momentgen.laws.channels import channels
+
+MEAN, VAR = torch.tensor([0.2, -1.0, 0.5]), torch.tensor([0.5, 2.0, 0.1])
+
+
+def test_an_activation_written_by_hand_is_its_op():
+    x = channels(MEAN, VAR)
+    found, wanted = (x * torch.sigmoid(x)).moments(), momentgen.generated.silu(MEAN, VAR)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_nominal_shape_is_a_batch_of_one_with_one_place():
+    x = F.conv2d(channels(MEAN, VAR, torch.nn.Conv2d(3, 4, 3)), torch.randn(4, 3, 3, 3))
+    assert x.shape == (1, 4, 1, 1)
+    assert x.flatten(1).shape == (1, 4)
+    assert x.view(x.size(0), -1).moments().mean.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1), lambda x: x + torch.ones(3), lambda x: x.sum()],
+)
+def test_what_has_no_meaning_for_channels_is_refused(function):
+    with pytest.raises(UnsupportedError):
+        function(channels(MEAN, VAR))
