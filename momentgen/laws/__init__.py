@@ -7,7 +7,7 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 
 from __future__ import annotations
 
-from momentgen.laws import composite, pointwise, several
+from momentgen.laws import composite, maxima, norms, pointwise, products, statistics
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
 from momentgen.laws.convert import convert
@@ -18,8 +18,8 @@ from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import register_activation
 
 # Each of these modules has rules of Diagonal, beside those of its own module.
-for _rules in (pointwise.RULES, several.RULES, composite.RULES):
-    Diagonal.RULES.update(_rules)
+for _module in (pointwise, products, maxima, norms, statistics, composite):
+    Diagonal.RULES.update(_module.RULES)
 
 __all__ = [
     "ACTIVATIONS",

@@ -1,8 +1,9 @@
 """``Diagonal``: mean and variance of each value, taken as independent and, where a function is not affine, normal.
 
-This is AP2 (Shekhovtsov & Flach 2018).  The rules here are for functions that move or add values; pointwise functions
-are in :mod:`~momentgen.laws.pointwise`, functions of several random values in :mod:`~momentgen.laws.several`.
-Variances are never clamped: every formula is a sum of non-negative terms.
+This is AP2 (Shekhovtsov & Flach 2018).  The rules here are for functions that move or add values.  Pointwise functions
+are in :mod:`~momentgen.laws.pointwise`; functions of several random values in :mod:`~momentgen.laws.products`,
+:mod:`~momentgen.laws.maxima`, :mod:`~momentgen.laws.norms` and :mod:`~momentgen.laws.statistics`; those written over
+others in :mod:`~momentgen.laws.composite`.  Variances here are sums of non-negative terms.
 
 A value met with itself, or with a function of itself, is not taken as independent: see :mod:`~momentgen.laws.source`.
 """

@@ -1,0 +1,178 @@
+"""Norms of random values, for ``Diagonal``: layer, RMS, group, instance and batch norm, and softmax.
+
+The moments are computed in :mod:`momentgen.laws.numerics`; what is exact and what is an approximation is said there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.diagonal import made, pair
+from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.numerics import normalise, softmax
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = ["RULES"]
+
+
+def _scaled(mean: Tensor, var: Tensor, weight: Any, bias: Any, channel: int | None) -> Any:
+    """``x · weight + bias``, elementwise or by channel; either may be random."""
+    (w, w_var), (b, b_var) = pair(weight), pair(bias)
+    if channel is not None:
+        shape = [1, -1] + [1] * (mean.dim() - 2)
+        w, w_var, b, b_var = (None if part is None else part.view(shape) for part in (w, w_var, b, b_var))
+    if w_var is not None:
+        mean, var = mean * w, var * (w_var + w * w) + mean * mean * w_var
+    elif w is not None:
+        mean, var = mean * w, var * (w * w)
+    if b is not None:
+        mean = mean + b
+    return made(mean, var if b_var is None else var + b_var)
+
+
+def _as_random(value: Any) -> tuple[Tensor, Tensor]:
+    mean, var = pair(value)
+    return mean, torch.zeros_like(mean) if var is None else var
+
+
+def _layer_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = ("normalized_shape", "weight", "bias", "eps") if entry.name == "layer_norm" else (
+        "normalized_shape", "weight", "eps"
+    )  # fmt: skip
+    bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    mean, var = _as_random(args[0])
+    shape = tuple(bound["normalized_shape"])
+    if tuple(mean.shape[-len(shape) :]) != shape:
+        raise InputError(f"{entry.name}: expected (..., {shape}), got shape {tuple(mean.shape)}")
+    if entry.name == "layer_norm":
+        found = normalise.layer_norm(mean, var, len(shape), bound.get("eps", 1e-5))
+    else:
+        found = normalise.rms_norm(mean, var, len(shape), bound.get("eps"))
+    return _scaled(*found, bound.get("weight"), bound.get("bias"), None)
+
+
+def _group_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = {**dict(zip(("num_groups", "weight", "bias", "eps"), args[1:], strict=False)), **kwargs}
+    return _grouped(args[0], bound["num_groups"], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
+
+
+def _grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    mean, var = _as_random(x)
+    if mean.dim() < 2 or mean.shape[1] % groups:
+        raise InputError(f"group_norm: expected channels in {groups} groups, got shape {tuple(mean.shape)}")
+    m, v = (part.reshape(mean.shape[0], groups, -1) for part in (mean, var))
+    m, v = normalise.layer_norm(m, v, 1, eps)
+    return _scaled(m.reshape(mean.shape), v.reshape(mean.shape), weight, bias, 1)
+
+
+_BATCH = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
+
+#: the order of torch.batch_norm, which is not that of F.batch_norm
+_BATCH_OF_TORCH = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+
+
+def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = {
+        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.instance_norm else _BATCH, args[1:], strict=False)),
+        **kwargs,
+    }
+    own = bound.pop("use_input_stats", bound.pop("training", True))
+    if not own:
+        return _batch_norm(entry, args[:1], {**bound, "training": False})
+    if bound.get("running_mean") is not None:
+        raise unsupported(entry.call, args[0], "running statistics are not kept over random values", entry)
+    return _grouped(args[0], args[0].shape[1], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
+
+
+def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Batch norm: evaluated, affine and exact; in training by the expectations of the batch's statistics.
+
+    Those are the mean of the means, and the mean of the variances plus the variance of the means; the running
+    statistics are updated by them (the variance unbiased, as torch does).
+    """
+    bound = {
+        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH, args[1:], strict=False)),
+        **kwargs,
+    }
+    mean, var = _as_random(args[0])
+    running_mean, running_var = bound.get("running_mean"), bound.get("running_var")
+    weight, bias, eps = bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5)
+    if mean.dim() < 2 or (running_mean is not None and running_mean.shape[0] != mean.shape[1]):
+        wanted = "channels" if running_mean is None else f"{running_mean.shape[0]} channels"
+        raise InputError(f"batch_norm: expected {wanted}, got shape {tuple(mean.shape)}")
+    if not bound.get("training", False):
+        if running_mean is None or running_var is None:
+            raise InputError("batch_norm: evaluation needs running statistics")
+        return _evaluated(mean, var, running_mean, running_var, weight, bias, eps)
+    dims = [d for d in range(mean.dim()) if d != 1]
+    centre, spread, own = mean.mean(dims), mean.var(dims, correction=0), var.mean(dims)
+    n = mean.numel() // mean.shape[1]
+    if n < 2:
+        raise InputError(f"batch_norm: training needs more than one value a channel, got shape {tuple(mean.shape)}")
+    if running_mean is not None and running_var is not None:
+        momentum = bound.get("momentum", 0.1)
+        with torch.no_grad():
+            running_mean.lerp_(centre.to(running_mean.dtype), momentum)
+            running_var.lerp_((spread * (n / (n - 1)) + own).to(running_var.dtype), momentum)
+    shape = [1, -1] + [1] * (mean.dim() - 2)
+    scale = (spread + own + eps).view(shape)
+    return _scaled((mean - centre.view(shape)) * scale.rsqrt(), var / scale, weight, bias, 1)
+
+
+def _evaluated(
+    mean: Tensor, var: Tensor, running_mean: Tensor, running_var: Tensor, weight: Any, bias: Any, eps: float
+) -> Any:
+    if laws_in((weight, bias)):
+        plain = F.batch_norm(mean, running_mean, running_var, None, None, False, 0.0, eps)
+        return _scaled(plain, var / (running_var + eps).view([1, -1] + [1] * (mean.dim() - 2)), weight, bias, 1)
+    out = F.batch_norm(mean, running_mean, running_var, weight, bias, False, 0.0, eps)
+    scale = (running_var + eps).reciprocal()
+    scale = scale if weight is None else scale * weight.square()
+    factor = scale.view([1, -1] + [1] * (mean.dim() - 2))
+    n = var.shape[0]
+    if n > 1 and var.stride(0) == 0:  # one variance for the whole batch
+        return made(out, (var[:1] * factor).expand(out.shape))
+    return made(out, var * factor)
+
+
+def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = {**dict(zip(("p", "dim", "eps"), args[1:], strict=False)), **kwargs}
+    if bound.get("p", 2.0) != 2 or not isinstance(bound.get("dim", 1), int):
+        raise unsupported(entry.call, args[0], "p = 2 over one dimension has a rule", entry)
+    mean, var = pair(args[0])
+    return made(*normalise.l2_normalise(mean, var, bound.get("dim", 1), bound.get("eps", 1e-12)))
+
+
+# ------------------------------------------------------------------- softmax
+
+
+def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dtype = kwargs.get("dtype", next((value for value in args[2:] if isinstance(value, torch.dtype)), None))
+    if dim is None:
+        raise InputError(f"{entry.name}: expected dim to be given")
+    mean, var = pair(x)
+    if dtype is not None:
+        mean, var = mean.to(dtype), var.to(dtype)
+    function = softmax.softmax if entry.name == "softmax" else softmax.log_softmax
+    return remember(made(*function(mean, var, dim)), entry, (x, dim), {}, x)
+
+
+#: rules of Diagonal, by name and kind
+RULES: dict[str, Rule] = {
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "batch_norm": _batch_norm,
+    "normalize": _l2,
+}

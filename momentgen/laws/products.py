@@ -1,0 +1,160 @@
+"""Products of random values, for ``Diagonal``: matrix products, ``einsum``, bags of rows, bilinear maps."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.laws import attention as by_hand
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
+from momentgen.laws.law import Rule, laws_in, remember, tensor_of
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = ["RULES", "bilinear_moments"]
+
+
+def bilinear_moments(
+    run: Callable[[Any, Any], Tensor], m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Moments of sums of products of independent values, each pair met once: V₁ m₂² + m₁² V₂ + V₁ V₂.
+
+    Exact for each output; covariances between outputs are not carried on.
+    """
+    out = run(m1, m2)
+    if v1 is None:
+        return out, run(m1.square(), v2)
+    if v2 is None:
+        return out, run(v1, m2.square())
+    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
+
+
+def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if entry.name == "einsum":
+        return _einsum(entry, args)
+    for name in _SECOND:
+        if name in kwargs:
+            args, kwargs = (*args, kwargs[name]), {key: value for key, value in kwargs.items() if key != name}
+    if entry.name == "bilinear":
+        return _bilinear(entry, args)
+    x, y, *rest = args
+    if entry.name == "rmatmul":
+        x, y = y, x
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
+    if entry.name in ("matmul", "mm", "bmm", "rmatmul"):
+        found = by_hand.attention(x, y)
+        if found is not None:
+            return found
+    call = torch.matmul if entry.name == "rmatmul" else entry.call
+    mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
+    if entry.name in ("matmul", "mm", "bmm", "rmatmul") and (more := by_hand.gram(x, y)) is not None:
+        mean, var = mean + more[0], var + more[1]
+    of = x if isinstance(x, Diagonal) else y
+    return remember(made(mean, var), entry, (x, y, *rest), kwargs, of)
+
+
+#: names of the second factor
+_SECOND = ("other", "mat2", "vec", "vec2", "tensor", "input2", "weight", "bias")
+
+
+def _spelled(equation: str, operands: list[Any]) -> tuple[list[str], str]:
+    """The indices of each operand and of the result, without an ellipsis."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    spare = [letter for letter in string.ascii_letters if letter not in equation]
+    sizes = [x.ndim - len(part.replace("...", "")) for x, part in zip(operands, parts, strict=True)]
+    most = max((size for size, part in zip(sizes, parts, strict=True) if "..." in part), default=0)
+    dots = "".join(spare[:most])
+    if not arrow:
+        named = "".join(parts).replace(".", "")
+        out = "..." + "".join(letter for letter in sorted(set(named)) if named.count(letter) == 1)
+    parts = [part.replace("...", dots[most - size :]) for size, part in zip(sizes, parts, strict=True)]
+    return parts, out.replace("...", dots)
+
+
+def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = list(operands[0])
+    if len(operands) == 1:
+        mean, var = pair(operands[0])
+        return made(torch.einsum(equation, mean), torch.einsum(equation, var))
+    random = [k for k, operand in enumerate(operands) if isinstance(operand, Diagonal)]
+    if not isinstance(equation, str) or (len(operands) > 2 and len(random) > 1):
+        raise unsupported(
+            entry.call, laws_in(operands)[0], "an equation of up to two random operands has a rule", entry
+        )
+    parts, out = _spelled(equation, operands)
+    if len(operands) > 2:  # all but the random one first
+        (k,) = random
+        rest = [part for n, part in enumerate(parts) if n != k]
+        kept = "".join(letter for letter in sorted(set("".join(rest))) if letter in out or letter in parts[k])
+        certain = [mean_of(operand) for n, operand in enumerate(operands) if n != k]
+        operands = [operands[k], torch.einsum(f"{','.join(rest)}->{kept}", *certain)]
+        parts = [parts[k], kept]
+    (a, b), (x, y) = parts, operands
+    if a == b and isinstance(x, Diagonal) and isinstance(y, Diagonal):
+        return _einsum(entry, (f"{a}->{out}", x * y))  # type: ignore[operator]
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
+    # An index of one operand alone that is summed over would let the other's values meet many of its values.
+    for alone in set(a) - set(b) - set(out):
+        x, a = x.sum(a.index(alone)), a.replace(alone, "")
+    for alone in set(b) - set(a) - set(out):
+        y, b = y.sum(b.index(alone)), b.replace(alone, "")
+    reduced = f"{a},{b}->{out}"
+    if len(set(a)) == len(a) and len(set(b)) == len(b):
+        found = by_hand.einsum_attention(x, y, reduced)
+        if found is not None:
+            return found
+    law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
+    return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
+
+
+_BAG = (
+    "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
+    "include_last_offset", "padding_idx",
+)  # fmt: skip
+
+
+def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A bag of rows; the weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has Σ v e²."""
+    bound = {**dict(zip(_BAG, args[1:], strict=False)), **kwargs}
+    samples = bound.pop("per_sample_weights", None)
+    if not isinstance(samples, Diagonal) or isinstance(bound["weight"], Diagonal):
+        law = laws_in((*args, *kwargs.values()))[0]
+        raise unsupported(entry.call, law, "only the samples' weights may be random", entry)
+    mean, var = pair(samples)
+    indices, weight = tensor_of(args[0]), tensor_of(bound.pop("weight"))
+    rest = {name: tensor_of(value) for name, value in bound.items()}
+    return made(
+        F.embedding_bag(indices, weight, per_sample_weights=mean, **rest),
+        F.embedding_bag(indices, weight.square(), per_sample_weights=var, **rest),
+    )
+
+
+def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
+    """``y_k = x1ᵀ A_k x2 + b_k``: Var = Σ v1_i (A_k m2)_i² + Σ v2_j (A_kᵀ m1)_j² + Σ A_kij² v1_i v2_j."""
+    x1, x2, weight, *bias = args
+    (m1, v1), (m2, v2) = pair(x1), pair(x2)
+    mean = F.bilinear(m1, m2, weight, *bias)
+    var: Tensor | None = None
+    if v1 is not None:
+        var = torch.einsum("...ki,...i->...k", torch.einsum("kij,...j->...ki", weight, m2).square(), v1)
+    if v2 is not None:
+        own = torch.einsum("...kj,...j->...k", torch.einsum("kij,...i->...kj", weight, m1).square(), v2)
+        var = own if var is None else var + own + F.bilinear(v1, v2, weight.square())
+    return made(mean, var)  # type: ignore[arg-type]
+
+
+#: rules of Diagonal, by name and kind
+RULES: dict[str, Rule] = {
+    "embedding_bag": _embedding_bag,
+    "product": _product,
+}
