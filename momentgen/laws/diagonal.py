@@ -18,7 +18,8 @@ from torch import Tensor
 
 from momentgen.laws import affine, noise, source
 from momentgen.laws.affine import VARIANCE
-from momentgen.laws.law import Law, Rule, laws_in, moved, new_law, register_pytree, remember, tensor_of, tensors_of
+from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
+from momentgen.laws.movement import moved
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point, written
 from momentgen.laws.table import TABLE, Entry

@@ -22,25 +22,27 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws import debug, lost
-from momentgen.laws.table import METHODS, TABLE, Entry, names
+from momentgen.laws.table import METHODS, TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["Law", "Rule", "dispatch", "is_law", "laws_in", "map_laws", "moved", "remember", "tensor_of", "tensors_of"]
+__all__ = [
+    "OVERWRITTEN",
+    "Law",
+    "Rule",
+    "dispatch",
+    "laws_in",
+    "new_law",
+    "register_pytree",
+    "remember",
+    "tensor_of",
+    "tensors_of",
+]
 
 #: computes a function on a law: the function's entry, its positional and its keyword arguments.
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
 #: functions that change a tensor's shape in place, as ``unsqueeze_``
 _RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
-#: functions whose result shares memory with their input, where torch does not copy
-_VIEWS = frozenset(
-    names(
-        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
-        "moveaxis squeeze unsqueeze expand expand_as broadcast_to narrow select chunk split split_with_sizes "
-        "tensor_split hsplit vsplit dsplit unbind diagonal detach getitem unfold positive data atleast_1d atleast_2d "
-        "atleast_3d real adjoint"
-    )
-)
 
 #: what torch.compile makes of a checkpoint, which cannot see into laws: its function runs as it is
 _CHECKPOINT: Any = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
@@ -383,11 +385,6 @@ def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
 # ----------------------------------------------------------------- arguments
 
 
-def is_law(value: object) -> bool:
-    """Whether ``value`` is a law."""
-    return isinstance(value, Law)
-
-
 def laws_in(args: Any) -> list[Law]:
     """The laws among arguments, one level of tuples and lists deep."""
     found = []
@@ -411,15 +408,6 @@ def tensor_of(value: Any) -> Any:
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments with the first part of each law in its place."""
     return [tensor_of(value) for value in args], {name: tensor_of(value) for name, value in kwargs.items()}
-
-
-def map_laws(function: Callable[[Law], Any], value: Any) -> Any:
-    """``value`` with every law in it, one level of tuples and lists deep, replaced."""
-    if isinstance(value, Law):
-        return function(value)
-    if type(value) in (tuple, list):
-        return type(value)([function(item) if isinstance(item, Law) else item for item in value])
-    return value
 
 
 # ------------------------------------------------------------------ dispatch
@@ -480,12 +468,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
                 target._overwrite(result)
             return target
         if not entry.rebinds:
-            raise unsupported(
-                func,
-                law,
-                "a tensor cannot be overwritten by a random value; allocate it with torch.zeros_like(x)",
-                entry,
-            )
+            raise unsupported(func, law, OVERWRITTEN, entry)
     return result
 
 
@@ -503,67 +486,6 @@ def _without_flag(
     if len(args) > place:
         return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
     return args, kwargs, False
-
-
-def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The rule of every law for functions that move values of their first argument: the same on each part."""
-    law = args[0]
-    if not isinstance(law, Law):
-        return NotImplemented
-    rest = [tensor_of(value) for value in args[1:]]
-    named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
-    results = [_moved_part(entry, part, rest, named) for part in law._parts()]
-    first = results[0]
-    if isinstance(first, Tensor):
-        if first is law._mean:
-            return law
-        made = law._like(*results)
-        _remember_view(made, law, entry, rest, named, None, first)
-        return made
-    outputs = []
-    for place, parts in enumerate(zip(*results, strict=True)):
-        made = law._like(*parts)
-        _remember_view(made, law, entry, rest, named, place, parts[0])
-        outputs.append(made)
-    return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
-
-
-def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
-    if entry.name in ("view", "view_as") and not part.is_contiguous():
-        if torch.compiler.is_compiling():  # it can catch no error; reshape copies where view raises one
-            return (part.reshape_as if entry.name == "view_as" else part.reshape)(*rest, **named)
-        try:
-            return entry.call(part, *rest, **named)
-        except (RuntimeError, ValueError):  # a fake tensor's is the latter
-            part = part.contiguous()  # its strides are this package's doing, as those of an expanded variance
-    return entry.call(part, *rest, **named)
-
-
-def _remember_view(
-    made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
-) -> None:
-    remember(made, entry, (law, *rest, place), named, law)
-    if entry.name not in _VIEWS:
-        return
-    if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
-        if torch.compiler.is_compiling():
-            return  # it can catch no error: most are copies
-        try:
-            law._mean.view(part.shape)
-        except (RuntimeError, ValueError):  # a fake tensor's is the latter
-            return  # torch copies
-    if entry.call is torch.nn.functional.unfold:
-        return
-    if entry.name == "getitem" and not _basic(rest[0]):
-        return
-    made._view = (law, entry, tuple(rest), named, place, law._version)
-
-
-def _basic(index: Any) -> bool:
-    """Whether an index makes a view, as numbers and slices do, and not a copy, as tensors and lists do."""
-    if type(index) is tuple:
-        return all(_basic(item) for item in index)
-    return index is None or index is Ellipsis or isinstance(index, int | slice)
 
 
 # ------------------------------------------------------------------- methods

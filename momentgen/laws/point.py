@@ -14,6 +14,7 @@ from torch import Tensor
 
 from momentgen.laws import composite, noise
 from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, new_law, register_pytree, tensor_of, tensors_of
+from momentgen.laws.movement import moved
 from momentgen.laws.table import KINDS, Entry
 
 __all__ = ["Point", "point"]
@@ -73,8 +74,6 @@ def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from momentgen.laws.law import moved
-
     first = args[0] if args else None
     if isinstance(first, Law) and entry.name != "where":
         return moved(entry, args, kwargs)

@@ -1,0 +1,84 @@
+"""Movement: the rule of every law for functions that move, copy or convert values, and what is a view of what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.law import Law, remember, tensor_of
+from momentgen.laws.table import Entry, names
+
+__all__ = ["moved"]
+
+#: functions whose result shares memory with their input, where torch does not copy
+_VIEWS = frozenset(
+    names(
+        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
+        "moveaxis squeeze unsqueeze expand expand_as broadcast_to narrow select chunk split split_with_sizes "
+        "tensor_split hsplit vsplit dsplit unbind diagonal detach getitem unfold positive data atleast_1d atleast_2d "
+        "atleast_3d real adjoint"
+    )
+)
+
+
+def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of every law for functions that move values of their first argument: the same on each part."""
+    law = args[0]
+    if not isinstance(law, Law):
+        return NotImplemented
+    rest = [tensor_of(value) for value in args[1:]]
+    named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
+    results = [_moved_part(entry, part, rest, named) for part in law._parts()]
+    first = results[0]
+    if isinstance(first, Tensor):
+        if first is law._mean:
+            return law
+        made = law._like(*results)
+        _remember_view(made, law, entry, rest, named, None, first)
+        return made
+    outputs = []
+    for place, parts in enumerate(zip(*results, strict=True)):
+        made = law._like(*parts)
+        _remember_view(made, law, entry, rest, named, place, parts[0])
+        outputs.append(made)
+    return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
+
+
+def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
+    if entry.name in ("view", "view_as") and not part.is_contiguous():
+        if torch.compiler.is_compiling():  # it can catch no error; reshape copies where view raises one
+            return (part.reshape_as if entry.name == "view_as" else part.reshape)(*rest, **named)
+        try:
+            return entry.call(part, *rest, **named)
+        except (RuntimeError, ValueError):  # a fake tensor's is the latter
+            part = part.contiguous()  # its strides are this package's doing, as those of an expanded variance
+    return entry.call(part, *rest, **named)
+
+
+def _remember_view(
+    made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
+) -> None:
+    remember(made, entry, (law, *rest, place), named, law)
+    if entry.name not in _VIEWS:
+        return
+    if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
+        if torch.compiler.is_compiling():
+            return  # it can catch no error: most are copies
+        try:
+            law._mean.view(part.shape)
+        except (RuntimeError, ValueError):  # a fake tensor's is the latter
+            return  # torch copies
+    if entry.call is torch.nn.functional.unfold:
+        return
+    if entry.name == "getitem" and not _basic(rest[0]):
+        return
+    made._view = (law, entry, tuple(rest), named, place, law._version)
+
+
+def _basic(index: Any) -> bool:
+    """Whether an index makes a view, as numbers and slices do, and not a copy, as tensors and lists do."""
+    if type(index) is tuple:
+        return all(_basic(item) for item in index)
+    return index is None or index is Ellipsis or isinstance(index, int | slice)
