@@ -363,7 +363,7 @@ def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
     """Let ``law`` know of which call it is the result, and of which law a function."""
     if of._depth < DEPTH:
         law._call, law._of, law._depth = (entry, args, kwargs), of, of._depth + 1
-        law._seen = versions(args)
+        law._seen = ((of, of._version),) if len(args) == 1 and args[0] is of else versions(args)
     return law
 
 

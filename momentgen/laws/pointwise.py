@@ -24,8 +24,8 @@ from momentgen.runtime import Op
 
 __all__ = ["RULES", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
 
-#: id of a row -> the row, its op and the parameters' defaults
-_DEFAULTS: dict[int, tuple[Activation, Op, dict[str, float]]] = {}
+#: name of a function -> its row, op and the parameters' defaults, once it has been called with these
+_DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
 #: ops that users have registered: name -> op and the names of its parameters, in the function's order
 _REGISTERED: dict[str, tuple[Op, tuple[str, ...]]] = {}
 
@@ -51,6 +51,11 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
 
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
+    known = _DEFAULTS.get(name)
+    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None
+    if plain and known is not None and known[0] is BY_FUNCTION.get(name):
+        # The way of most activations, with nothing in it.
+        return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
         law = laws_in((*args, *kwargs.values()))[0]
         if name == "pow":
@@ -62,9 +67,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return pending(entry, args, kwargs, cast(Law, x._of))
     row = BY_FUNCTION.get(name)
     if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in _REGISTERED:
-        known = _DEFAULTS.get(id(row))
-        if known is None or known[0] is not row:
-            known = _DEFAULTS[id(row)] = (row, *op_and_parameters(row, (), {}))
+        known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if name in _REGISTERED:
         op, words = _REGISTERED[name]
@@ -248,6 +251,7 @@ def register_activation(function: Any, op: Op, *parameters: str) -> None:
     known = table.TABLE.get(function)
     name = known.name if known is not None else getattr(function, "__name__", op.name)
     _REGISTERED[name] = (op, parameters)
+    _DEFAULTS.pop(name, None)
     if known is None or known.kind != "pointwise":
         table.TABLE[function] = Entry(name, "pointwise", function)
 
