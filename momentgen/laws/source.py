@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws import table
 from momentgen.laws.law import DEPTH, Law, laws_in, new_law, versions
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
@@ -492,8 +491,3 @@ def walk(law: Law, *names: str) -> tuple[Any, ...] | None:
     if law._made is None or law._made[0].name not in names:
         return None
     return law._made[1]
-
-
-def add_entry(name: str) -> Entry:
-    """The entry of a function of torch, by name."""
-    return table.TABLE[getattr(torch, name)]
