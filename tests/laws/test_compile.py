@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from networks.third_party import allow_torchvision
 from plain_networks import ResNet18
 from torch import nn
@@ -67,8 +68,23 @@ def test_a_resnet_equals_eager(backend: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_vit_by_inductor_equals_eager() -> None:
-    _equals_eager("vit", "inductor", 1e-4)
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        1,
+        pytest.param(
+            64,
+            marks=pytest.mark.xfail(
+                reason="torch 2.13's inductor fuses the backward of two norms around GELU wrongly on the CPU; "
+                "aot_eager with inductor's decompositions and partition is right"
+            ),
+        ),
+    ],
+)
+def test_a_vit_by_inductor_equals_eager(kernels: int) -> None:
+    """With at most so many operations fused into one kernel; 64 is inductor's own choice."""
+    with torch._inductor.config.patch(max_fusion_size=kernels, force_disable_caches=True):
+        _equals_eager("vit", "inductor", 1e-4)
 
 
 def test_code_of_one_method_is_never_run_under_another() -> None:
