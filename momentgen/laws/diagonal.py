@@ -14,6 +14,7 @@ import math
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import affine, noise, source
@@ -137,13 +138,16 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A linear map of certain coefficients, the most frequent function, with nothing in its way."""
     x = args[0]
-    if kwargs or type(x) is not Diagonal or any(isinstance(value, Law) for value in args[1:]):
+    if kwargs or type(x) is not Diagonal or len(args) < 2 or isinstance(args[1], Law) or isinstance(args[-1], Law):
         return _affine(entry, args, kwargs)
     mean, var = x._parts()
     weight = args[1]
-    if mean.shape[-1:] != weight.shape[-1:]:
+    if mean.dim() == 0 or mean.shape[-1] != weight.shape[-1]:
         affine.check("linear", mean, {"weight": weight})
-    return made(entry.call(*(mean, *args[1:])), _second(entry, VARIANCE["linear"], var, {"weight": weight}))
+    out = F.linear(mean, *args[1:])
+    if torch.is_autocast_enabled(mean.device.type):
+        return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
+    return diagonal(out, affine.square_linear(var, weight))
 
 
 def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:

@@ -97,14 +97,13 @@ def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     Those are the mean of the means, and the mean of the variances plus the variance of the means; the running
     statistics are updated by them (the variance unbiased, as torch does).
     """
-    bound = {
-        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH, args[1:], strict=False)),
-        **kwargs,
-    }
+    bound = dict(zip(_BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH, args[1:], strict=False))
+    if kwargs:
+        bound.update(kwargs)
     mean, var = _as_random(args[0])
     running_mean, running_var = bound.get("running_mean"), bound.get("running_var")
     weight, bias, eps = bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5)
-    if mean.dim() < 2 or (running_mean is not None and running_mean.shape[0] != mean.shape[1]):
+    if mean.dim() < 2 or (running_mean is not None and len(running_mean) != mean.shape[1]):
         wanted = "channels" if running_mean is None else f"{running_mean.shape[0]} channels"
         raise InputError(f"batch_norm: expected {wanted}, got shape {tuple(mean.shape)}")
     if not bound.get("training", False):
@@ -132,12 +131,14 @@ def _evaluated(
     if laws_in((weight, bias)):
         plain = F.batch_norm(mean, running_mean, running_var, None, None, False, 0.0, eps)
         return _scaled(plain, var / (running_var + eps).view([1, -1] + [1] * (mean.dim() - 2)), weight, bias, 1)
-    out = F.batch_norm(mean, running_mean, running_var, weight, bias, False, 0.0, eps)
+    out = torch.batch_norm(
+        mean, weight, bias, running_mean, running_var, False, 0.0, eps, torch.backends.cudnn.enabled
+    )
     scale = (running_var + eps).reciprocal()
-    scale = scale if weight is None else scale * weight.square()
-    factor = scale.view([1, -1] + [1] * (mean.dim() - 2))
-    n = var.shape[0]
-    if n > 1 and var.stride(0) == 0:  # one variance for the whole batch
+    if weight is not None:
+        scale = scale * weight.square()
+    factor = scale if mean.dim() == 2 else scale.view(-1, *[1] * (mean.dim() - 2))
+    if var.shape[0] > 1 and var.stride(0) == 0:  # one variance for the whole batch
         return made(out, (var[:1] * factor).expand(out.shape))
     return made(out, var * factor)
 

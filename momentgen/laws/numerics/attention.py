@@ -49,7 +49,7 @@ def attention(
     drop: float = 0.0,
     *,
     exact_query: bool = False,
-    passes: int = 2,
+    passes: int = 3,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``softmax(scale Q Kᵀ + bias) V``, all entries of Q, K and V independent and normal.
 
@@ -62,8 +62,8 @@ def attention(
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
         exact_query: whether the noise that the logits of one query share is carried to the output in full; see the
             module.
-        passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; a
-            third is worth its time for logits of σ above 2.
+        passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; the
+            third matters for logits of σ above 2.
 
     Returns:
         Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.  A query
