@@ -27,6 +27,7 @@ from momentgen.runtime import Moments
 
 __all__ = [
     "METHODS",
+    "PROPAGATIONS",
     "Border",
     "Method",
     "as_moments",
@@ -34,6 +35,7 @@ __all__ = [
     "check",
     "current_method",
     "draw",
+    "entered",
     "inside",
     "lower",
     "method",
@@ -42,9 +44,13 @@ __all__ = [
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample"]
+Method = Literal["ap1", "ap2", "sample", "covariance", "correlated"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
+
+#: methods that do not run a network once on laws of its inputs: name -> a function of the network or function (for
+#: errors), what runs on laws, and its arguments, that returns moments
+PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
 
 _method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
@@ -83,8 +89,10 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
     Args:
         name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
-            ``ap2``: means and variances, analytically.  ``sample``: every stochasticity is drawn.
-            (Shekhovtsov & Flach 2018, section 4.)
+            ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``: every
+            stochasticity is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``covariance``: means and the covariance of
+            all values of a layer.  ``correlated``: means, variances, and what the values of a layer have in common, by
+            a few directions and samples.
 
     A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
@@ -332,6 +340,9 @@ def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[An
         kwargs: likewise.
     """
     name = current_method(own)
+    propagate = PROPAGATIONS.get(name)
+    if propagate is not None:
+        return propagate(where, forward, args, kwargs)
     training = bool(getattr(where, "training", False))
     seen: list[tuple[Any, Any, Any]] = []
     lifted = [_lift_value(where, value, name, training, seen) for value in args]
@@ -342,18 +353,27 @@ def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[An
             out = forward(*lifted, **named)
         _tracing.depth -= 1
         return lower(out)
-    if not einops.registered and "einops" in sys.modules:
-        einops.register()
-    token, recording = _inside.set(True), lost.RECORDING.set(torch.is_grad_enabled())
-    try:
+    with entered():
         return lower(forward(*lifted, **named))
-    except (RuntimeError, TypeError) as error:
-        if isinstance(error, MomentgenError) or (explained := lost.explained(error)) is None:
-            raise
-        raise explained from error
-    finally:
-        _inside.reset(token)
-        lost.RECORDING.reset(recording)
+
+
+class entered:  # noqa: N801 - a context manager, named as it is used
+    """Within the context a network runs on laws: what is called is a part of it."""
+
+    def __enter__(self) -> None:
+        if not einops.registered and "einops" in sys.modules:
+            einops.register()
+        self._inside, self._recording = _inside.set(True), lost.RECORDING.set(torch.is_grad_enabled())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _inside.reset(self._inside)
+        lost.RECORDING.reset(self._recording)
+        if isinstance(error, RuntimeError | TypeError) and not isinstance(error, MomentgenError):
+            explained = lost.explained(error)
+            if explained is not None:
+                raise explained from error
 
 
 class Border:

@@ -59,7 +59,8 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_call", "_depth", "_mean", "_noise", "_of", "_seen", "_var", "_version", "_view", "_waiting"
+        "__weakref__", "_call", "_depth", "_joint", "_mean", "_noise", "_of", "_seen", "_var", "_version", "_view",
+        "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -84,6 +85,8 @@ class Law:
     _version: int
     #: what noise of the network's own makes of it: a class of laws, or None to take noise at its mean
     _noise: type[Law] | None
+    #: what a law knows of its values together, besides the parts
+    _joint: Any
 
     @classmethod
     def __torch_function__(
@@ -350,7 +353,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._call = law._of = law._view = law._noise = law._waiting = None
+    law._call = law._of = law._view = law._noise = law._waiting = law._joint = None
     law._depth = law._version = 0
     return law
 

@@ -131,9 +131,7 @@ def _evaluated(
     if laws_in((weight, bias)):
         plain = F.batch_norm(mean, running_mean, running_var, None, None, False, 0.0, eps)
         return _scaled(plain, var / (running_var + eps).view([1, -1] + [1] * (mean.dim() - 2)), weight, bias, 1)
-    out = torch.batch_norm(
-        mean, weight, bias, running_mean, running_var, False, 0.0, eps, torch.backends.cudnn.enabled
-    )
+    out = torch.batch_norm(mean, weight, bias, running_mean, running_var, False, 0.0, eps, torch.backends.cudnn.enabled)
     scale = (running_var + eps).reciprocal()
     if weight is not None:
         scale = scale * weight.square()

@@ -6,7 +6,7 @@ It needs torch alone; sympy and the compiler stay out of a training process.
 from __future__ import annotations
 
 from momentgen.runtime.certificate import Certificate, CertificateError
-from momentgen.runtime.moments import Moments
+from momentgen.runtime.moments import JointMoments, Moments
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
 from momentgen.runtime.reduce import Reduction
@@ -16,6 +16,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "FallbackWarning",
+    "JointMoments",
     "Moments",
     "Op",
     "Parameter",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 
-__all__ = ["Moments"]
+__all__ = ["JointMoments", "Moments"]
 
 
 class Moments(NamedTuple):
@@ -46,6 +46,47 @@ class Moments(NamedTuple):
             var = var.expand(self.mean.shape)
         certain = var == 0
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
+
+
+class JointMoments(Moments):
+    """Moments whose values are not independent: the covariance of all values of one example comes along.
+
+    What the methods ``covariance`` and ``correlated`` return.  Everything that takes :class:`Moments` takes it; what
+    does not ask for the covariance sees mean and variance only.
+
+    Attributes:
+        factor: shape ``(batch, r, K)`` with K the values of one example, flattened: their covariance is
+            ``factor.mT @ factor``, of rank r at most; its diagonal is the variance.
+
+    >>> import torch
+    >>> x = JointMoments.of(torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([[[1.0, 1.0]]]))
+    >>> x.covariance
+    tensor([[[1., 1.],
+             [1., 1.]]])
+    """
+
+    factor: Tensor
+
+    @classmethod
+    def of(cls, mean: Tensor, var: Tensor, factor: Tensor) -> JointMoments:
+        """Moments of that mean and *variance*, shape ``(batch, ...)``, with the factor of the covariance.
+
+        Raises:
+            InputError: if the shapes do not fit.
+        """
+        values = mean[0].numel() if mean.shape[0] else 0
+        if factor.dim() != 3 or factor.shape[0] != mean.shape[0] or factor.shape[2] != values:
+            raise InputError(
+                f"JointMoments: expected a factor of shape ({mean.shape[0]}, r, {values}), got {tuple(factor.shape)}"
+            )
+        made = cls(mean, var)
+        made.factor = factor
+        return made
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of the values of each example, shape ``(batch, K, K)``, symmetric and positive semidefinite."""
+        return self.factor.mT @ self.factor
 
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:

@@ -1,0 +1,84 @@
+"""Running a network example by example, for laws that keep what the units of one example have in common.
+
+A law that knows covariances has one matrix, or one set of directions, per example.  Networks reshape and merge the
+batch as they like, so the network is run on a batch of one, under ``torch.vmap`` over the examples: the result for one
+example does not depend on the others, and the network may permute what it wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.runtime import Moments
+
+__all__ = ["per_example"]
+
+#: a network on laws of one example: (arguments, keyword arguments) -> a nest of tuples, lists, dicts and tensors
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def per_example(
+    where: object,
+    run: Run,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    extra: tuple[Tensor, ...] = (),
+    chunk_size: int | None = None,
+) -> Any:
+    """Call ``run`` for each example of a batch, and stack what it returns.
+
+    Args:
+        where: the network, for errors.
+        run: called with the arguments of one example, a batch of one, and with ``extra`` as the keyword ``_extra``
+            if there are any; it returns a nest of tensors without the batch.
+        args: tensors and moments; those whose first dimension is that of the first moments are split, others shared.
+        kwargs: likewise.
+        extra: tensors that are split as well, and given without the batch.
+        chunk_size: how many examples are computed at once; None for all.
+
+    Returns:
+        What ``run`` returned, each tensor with the batch in front.
+
+    Raises:
+        InputError: if no argument is moments, or these have no batch.
+    """
+    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Moments))
+    batch = _batch_of(where, leaves)
+    given: list[Tensor] = []
+    places: list[tuple[int, int]] = []
+    for place, leaf in enumerate(leaves):
+        parts = tuple(leaf) if isinstance(leaf, Moments) else (leaf,)
+        if all(isinstance(part, Tensor) and part.dim() and part.shape[0] == batch for part in parts):
+            given.extend(parts)
+            places.append((place, len(parts)))
+
+    def one(*tensors: Tensor) -> Any:
+        mine, at = list(leaves), 0
+        for place, count in places:
+            parts = [tensor.unsqueeze(0) for tensor in tensors[at : at + count]]
+            mine[place] = Moments(*parts) if count == 2 else parts[0]
+            at += count
+        own_args, own_kwargs = pytree.tree_unflatten(mine, form)
+        if extra:
+            own_kwargs = {**own_kwargs, "_extra": tensors[at:]}
+        return run(own_args, own_kwargs)
+
+    split = (*given, *extra)
+    if batch == 1:  # as it is, so that a network that vmap cannot run is run
+        return pytree.tree_map(lambda part: part.unsqueeze(0), one(*[tensor.squeeze(0) for tensor in split]))
+    return torch.vmap(one, randomness="different", chunk_size=chunk_size)(*split)
+
+
+def _batch_of(where: object, leaves: list[Any]) -> int:
+    for leaf in leaves:
+        if isinstance(leaf, Moments):
+            if not leaf.mean.dim():
+                break
+            return leaf.mean.shape[0]
+    raise InputError(f"{type(where).__name__}: expected moments with a batch in dimension 0 among the arguments")
