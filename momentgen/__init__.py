@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from momentgen import laws as laws
     from momentgen import nn as nn
+    from momentgen.laws.backward import output_covariance
     from momentgen.laws.border import method, noisy
     from momentgen.laws.convert import convert
     from momentgen.laws.debug import debug
@@ -32,6 +33,7 @@ __all__ = [
     "monte_carlo",
     "nn",
     "noisy",
+    "output_covariance",
     "summary",
     "support",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "debug": "momentgen.laws.debug",
     "method": "momentgen.laws",
     "noisy": "momentgen.laws",
+    "output_covariance": "momentgen.laws.backward",
     "support": "momentgen.laws.support",
     "monte_carlo": "momentgen.nn.monte_carlo",
     "summary": "momentgen.nn.summary",

@@ -7,7 +7,6 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 
 from __future__ import annotations
 
-from momentgen.laws import composite, maxima, norms, pointwise, products, statistics
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
 from momentgen.laws.convert import convert
@@ -16,10 +15,7 @@ from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import register_activation
-
-# Each of these modules has rules of Diagonal, beside those of its own module.
-for _module in (pointwise, products, maxima, norms, statistics, composite):
-    Diagonal.RULES.update(_module.RULES)
+from momentgen.laws.two_passes import effort
 
 __all__ = [
     "ACTIVATIONS",
@@ -33,6 +29,7 @@ __all__ = [
     "convert",
     "diagonal",
     "draw",
+    "effort",
     "generated_op",
     "inside",
     "listening",

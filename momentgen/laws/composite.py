@@ -20,7 +20,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "attended"]
+__all__ = ["RULES", "attended", "attention_by_parts"]
 
 
 def _never(*_: object) -> bool:
@@ -77,6 +77,11 @@ _SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable
 
 
 def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return attended(*_attention_arguments(entry, args, kwargs))
+
+
+def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Query, key, value, scale, bias and probability of dropout."""
     bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
     query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
     if bound.get("enable_gqa"):
@@ -94,7 +99,15 @@ def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, A
     if mask is not None and mask.dtype is torch.bool:
         bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
     own = query.shape[-1] ** -0.5 if scale is None else scale
-    return attended(query, key, value, own, bias, bound.get("dropout_p", 0.0))
+    return query, key, value, own, bias, bound.get("dropout_p", 0.0)
+
+
+def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``scaled_dot_product_attention`` as two products and a softmax."""
+    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
+    logits = (query * scale) @ key.transpose(-2, -1)
+    weights = torch.softmax(logits if bias is None else logits + bias, -1)
+    return (F.dropout(weights, drop, True) if drop else weights) @ value
 
 
 # ----------------------------------------------------------- recurrent layers

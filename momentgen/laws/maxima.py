@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 
 from momentgen.laws.affine import adaptive_edges, window_starts
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.law import Rule, remember
+from momentgen.laws.law import Law, Rule, laws_in, remember
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "Extremum"]
+__all__ = ["RULES", "Extremum", "is_monotone", "tree_of_pairs"]
 
 
 class Extremum(NamedTuple):
@@ -115,14 +116,20 @@ _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_in
 
 
 def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dims = int(entry.name[-2])
     mean, var = pair(args[0])
-    first = mean.dim() - dims
+    return made(*maximum_of_windows(mean, var, pool_places(entry, args, kwargs)))
+
+
+def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
+    """For each dimension of space of a max pool, the inputs of each window along it; -1 is outside."""
+    dims = int(entry.name[-2])
+    shape = args[0].shape
+    first = len(shape) - dims
     places: list[list[list[int]]] = []
     if entry.name.startswith("adaptive"):
         bound: dict[str, Any] = {**dict(zip(("output_size", "return_indices"), args[1:], strict=False)), **kwargs}
         for d, wanted in enumerate(_tuple(bound["output_size"], dims)):
-            starts, lengths = adaptive_edges(mean.shape[first + d], wanted)
+            starts, lengths = adaptive_edges(shape[first + d], wanted)
             pairs = zip(starts, lengths, strict=True)
             places.append([[start + k if k < n else -1 for k in range(max(lengths))] for start, n in pairs])
     else:
@@ -131,13 +138,13 @@ def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         stride = kernel if bound.get("stride") in (None, [], ()) else _tuple(bound["stride"], dims)
         padding, dilation = _tuple(bound.get("padding", 0), dims), _tuple(bound.get("dilation", 1), dims)
         for d in range(dims):
-            size, ceil = mean.shape[first + d], bool(bound.get("ceil_mode", False))
+            size, ceil = shape[first + d], bool(bound.get("ceil_mode", False))
             starts = window_starts(size, kernel[d], stride[d], padding[d], dilation[d], ceil)
             offsets = [dilation[d] * k for k in range(kernel[d])]
             places.append([[start + k if 0 <= start + k < size else -1 for k in offsets] for start in starts])
     if bound.get("return_indices"):
         raise unsupported(entry.call, args[0], "a maximum of random inputs has no indices to return", entry)
-    return made(*maximum_of_windows(mean, var, places))
+    return places
 
 
 def _tuple(value: Any, dims: int) -> tuple[int, ...]:
@@ -152,27 +159,141 @@ def maximum_of_windows(mean: Tensor, var: Tensor, places: list[list[list[int]]])
         var: *variances*, of the same shape.
         places: for each spatial dimension, the inputs of each window along it; -1 is outside.
     """
+    mean, var = in_windows(mean, places, -math.inf), in_windows(var, places, 0.0)
+    return maxima.maximum_of(mean, var, -1)
+
+
+def in_windows(values: Tensor, places: list[list[list[int]]], outside: float) -> Tensor:
+    """Each window's values in a last dimension of their own, ``outside`` at places that no input has."""
     dims = len(places)
-    first = mean.dim() - dims
-    outside = False
+    first = values.dim() - dims
     for d, windows in enumerate(places):
         # Each dimension becomes two: windows, and places within one, which move to the end.
-        index = torch.tensor([max(k, 0) for window in windows for k in window], device=mean.device)
-        shape = (len(windows), len(windows[0]))
-        mean, var = (part.index_select(first + d, index) for part in (mean, var))
-        mean, var = (torch.unflatten(part, first + d, shape).movedim(first + d + 1, -1) for part in (mean, var))
-        outside = outside or any(k < 0 for window in windows for k in window)
-    mean, var = mean.flatten(first + dims), var.flatten(first + dims)
-    if outside:
-        valid = torch.tensor([[True]], device=mean.device)
-        for d, windows in enumerate(places):
-            own = torch.tensor([[k >= 0 for k in window] for window in windows], device=mean.device)
-            grid = [1] * (2 * dims)
-            grid[d], grid[dims + d] = own.shape
-            valid = own.view(grid) if d == 0 else valid & own.view(grid)
-        mask = valid.flatten(dims)
-        mean, var = torch.where(mask, mean, -math.inf), torch.where(mask, var, 0)
-    return maxima.maximum_of(mean, var, -1)
+        count, size = len(windows), len(windows[0])
+        if [k for window in windows for k in window] == list(range(count * size)):  # side by side: nothing is copied
+            values = values.narrow(first + d, 0, count * size).unflatten(first + d, (count, size))
+            values = values.movedim(first + d + 1, -1)
+            continue
+        index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
+        values = torch.unflatten(values.index_select(first + d, index), first + d, (len(windows), len(windows[0])))
+        values = values.movedim(first + d + 1, -1)
+    values = values.flatten(first + dims)
+    if not any(k < 0 for windows in places for window in windows for k in window):
+        return values
+    valid = torch.tensor([[True]], device=values.device)
+    for d, windows in enumerate(places):
+        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device)
+        grid = [1] * (2 * dims)
+        grid[d], grid[dims + d] = own.shape
+        valid = own.view(grid) if d == 0 else valid & own.view(grid)
+    return torch.where(valid.flatten(dims), values, outside)
+
+
+# ------------------------------------------------------------- trees of pairs
+
+#: functions that keep the order of values, so that the largest stays the largest
+_MONOTONE = frozenset(
+    names(
+        "relu leaky_relu elu celu selu sigmoid tanh softplus hardtanh relu6 clamp clamp_min clamp_max softsign "
+        "logsigmoid hardsigmoid erf atan exp normal_cdf"
+    )
+)
+
+
+def is_monotone(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is a function of its first argument that does not change the order of its values."""
+    if entry.kind != "pointwise" or entry.name not in _MONOTONE or laws_in(args[1:]) or laws_in(kwargs.values()):
+        return False
+    if entry.name == "leaky_relu":
+        return bool(kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01) >= 0)
+    if entry.name in ("elu", "celu"):
+        return bool(kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) > 0)
+    return not any(isinstance(value, Tensor) and value.dim() for value in (*args[1:], *kwargs.values()))
+
+
+#: mean of what is outside a window, of variance 0: below all else, and finite
+_OUTSIDE = -1e30
+#: a value as its parts, the mean first; further parts may have dimensions before those of the mean
+Parts = tuple[Tensor, ...]
+
+
+def tree_of_pairs(
+    entry: Entry,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    parts_of: Callable[[Any, Any], Parts],
+    larger: Callable[[Parts, Parts], Parts],
+    law_of: Callable[[Parts], Any],
+) -> Any:
+    """Maxima and minima as a tree of maxima of two, for laws that know how to take the larger of two values.
+
+    Args:
+        entry: of the function.
+        args: of the call.
+        kwargs: of the call.
+        parts_of: the parts of a law, or of a certain value beside that law.
+        larger: the larger of two values, elementwise.
+        law_of: a law of its parts.
+
+    Raises:
+        UnsupportedError: if the place of the largest value is asked for.
+    """
+    x, name = args[0], entry.name
+    if "pool" in name:
+        places = pool_places(entry, args, kwargs)
+        own = parts_of(x, x)
+        fill = (_OUTSIDE, *[0.0] * (len(own) - 1))
+        windows = tuple(in_windows(part, places, value) for part, value in zip(own, fill, strict=True))
+        return law_of(_tree(windows, larger))
+    lower = "min" in name
+    if name in ("amax", "amin"):
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else ())
+        keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+        return _tree_over(parts_of(x, x), dim, keepdim, lower, larger, law_of)
+    second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
+    if second is None:
+        return _tree_over(parts_of(x, x), (), False, lower, larger, law_of)
+    if isinstance(second, int):
+        keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+        values = _tree_over(parts_of(x, x), second, keepdim, lower, larger, law_of)
+        return Extremum(values, _NoIndices(unsupported(entry.call, laws_in(args)[0], None, _DECISION)))
+    like = laws_in(args)[0] if isinstance(laws_in(args)[0], Law) and laws_in(args)[0].RANK else second
+    both = [parts_of(value, like) for value in (x, second)]
+    shape = torch.broadcast_shapes(*[parts[0].shape for parts in both])
+    first, other = (
+        tuple(part.expand(*part.shape[: part.dim() - parts[0].dim()], *shape) for part in parts) for parts in both
+    )
+    return law_of(_turned(larger(_turned(first, lower), _turned(other, lower)), lower))
+
+
+def _turned(parts: Parts, lower: bool) -> Parts:
+    """Of the value with the other sign, for minima."""
+    return tuple(part if place == 1 else -part for place, part in enumerate(parts)) if lower else parts
+
+
+def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, law_of: Any) -> Any:
+    n, shape = parts[0].dim(), parts[0].shape
+    dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(n))
+    dims = tuple(sorted(d % n for d in dims))
+    ends = list(range(-len(dims), 0))
+    moved = tuple(part.movedim([d - n for d in dims], ends).flatten(-len(dims)) for part in parts)
+    found = _turned(_tree(_turned(moved, lower), larger), lower)
+    if keepdim:
+        kept = [1 if d in dims else size for d, size in enumerate(shape)]
+        found = tuple(part.reshape(*part.shape[: part.dim() - found[0].dim()], *kept) for part in found)
+    return law_of(found)
+
+
+def _tree(parts: Parts, larger: Callable[[Parts, Parts], Parts]) -> Parts:
+    """The maximum over the last dimension."""
+    while (n := parts[0].shape[-1]) > 1:
+        half = n // 2
+        first, second = (tuple(part[..., places] for part in parts) for places in (slice(half), slice(half, 2 * half)))
+        pairs = larger(first, second)
+        if n % 2:
+            pairs = tuple(torch.cat([pair, part[..., -1:]], -1) for pair, part in zip(pairs, parts, strict=True))
+        parts = pairs
+    return tuple(part[..., 0] for part in parts)
 
 
 #: rules of Diagonal, by name and kind

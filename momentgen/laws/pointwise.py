@@ -22,7 +22,7 @@ from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Op
 
-__all__ = ["RULES", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
+__all__ = ["RULES", "is_registered", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
 
 #: name of a function -> its row, op and the parameters' defaults, once it has been called with these
 _DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
@@ -47,6 +47,11 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
     name = row.alternatives.get(given.get("approximate"), row.op)
     params = {word: float(given.get(word, default)) for word, default in row.parameters.items()}  # type: ignore[arg-type]
     return generated_op(name, row.layer), params
+
+
+def is_registered(name: str) -> bool:
+    """Whether a user's op serves the function."""
+    return name in _REGISTERED
 
 
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -121,6 +121,17 @@ class Op:
             self._reconcile(inputs)
         return Moments(*autograd.forward(kernel, values, inputs))
 
+    def mean_gradients(self, *inputs: Tensor, **params: Any) -> tuple[Tensor, ...]:
+        """Derivatives of the mean by each input, elementwise; of the default variant, differentiable.
+
+        Args:
+            inputs: as in a call, tensors of one shape, dtype and device.
+            params: as in a call.
+        """
+        values = resolve(self.name, self.parameters, params) if params or self._defaults is None else self._defaults
+        seeds = torch.ones_like(inputs[0]), torch.zeros_like(inputs[0])
+        return autograd.backward(self._kernels[self.default], values, (*inputs, *seeds))
+
     def certificate(self, variant: str | None = None) -> Certificate:
         """The certificate of a variant: bounds on its error, the domain they hold on, and how they were found.
 

@@ -1,0 +1,209 @@
+"""``Adjoint``: a ``Diagonal`` that keeps its outputs' derivatives apart by where the randomness came from.
+
+Means are propagated as by AP2.  Every source of randomness, which is the input, the network's own noise and, on
+request, what a nonlinear function adds to the variance of its linear part, gets a shift of its mean: the derivative
+of an output by that shift, with all variances held fixed, says what the source does to the output.  For a pointwise
+function f the linear part of f(X) is E f' (X - E X), and the remainder Var f(X) - (E f')² v is never negative.
+
+The covariance of outputs k and l is the sum over sources of Σ_i a_ki R_i a_li, with a the derivatives and R the
+sources' variances.  It knows the correlations that a diagonal propagation loses, to first order in each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.activations import BY_FUNCTION, generated_op
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.law import Rule, new_law, register_pytree, tensor_of
+from momentgen.laws.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.pointwise import is_registered, op_and_parameters
+from momentgen.laws.rules import diagonal_rule
+from momentgen.laws.table import KINDS, Entry
+
+__all__ = ["Adjoint", "Sources", "adjoint", "gain_of", "recording"]
+
+
+class Sources:
+    """The sources of randomness of one run, in the order in which it meets them.
+
+    Attributes:
+        variances: of each source, detached, of the shape of the values that it shifts.
+
+    Args:
+        shifts: one vector, cut into pieces as sources are met; sources beyond its end are only counted.
+        residuals: whether what nonlinear functions add counts as a source.
+    """
+
+    def __init__(self, shifts: Tensor, residuals: bool) -> None:
+        self._shifts, self.residuals = shifts, residuals
+        self.variances: list[Tensor] = []
+        self._taken = 0
+
+    @property
+    def length(self) -> int:
+        """How many values all sources have."""
+        return self._taken
+
+    def shifted(self, mean: Tensor, var: Tensor) -> Tensor:
+        """``mean`` with the shift of a new source of that *variance*."""
+        start, self._taken = self._taken, self._taken + mean.numel()
+        self.variances.append(var.detach())
+        if self._taken > len(self._shifts):
+            return mean
+        return mean + self._shifts[start : self._taken].view(mean.shape)
+
+
+_sources: ContextVar[Sources] = ContextVar("momentgen_sources")
+
+
+@contextmanager
+def recording(sources: Sources) -> Iterator[None]:
+    """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
+    token = _sources.set(sources)
+    try:
+        yield
+    finally:
+        _sources.reset(token)
+
+
+@register_pytree
+class Adjoint(Diagonal):
+    """Mean and variance of each value; the variance is a constant to every derivative."""
+
+    __slots__ = ()
+    RANK = 3
+
+
+def adjoint(mean: Tensor, var: Tensor) -> Adjoint:
+    """A random input of that mean and *variance*."""
+    return _law(_sources.get().shifted(mean, var), var)
+
+
+def _law(mean: Tensor, var: Tensor) -> Adjoint:
+    law: Adjoint = new_law(Adjoint, mean, var.detach())
+    law._noise = Adjoint
+    return law
+
+
+def _rule(name: str, kind: str) -> Rule:
+    if kind == "maximum":
+        return _maximum
+
+    def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = diagonal_rule(name, kind)
+        found = own(entry, args, kwargs)  # type: ignore[misc]
+        if kind in ("query", "refusal", "write"):
+            return found
+        return _each(found, lambda law: _attached(law, entry, kind, args, kwargs))
+
+    return rule
+
+
+def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
+    if type(found) is Diagonal:
+        return function(found)
+    if isinstance(found, Adjoint) and found._mean is None:
+        found._var = found._parts()[1].detach()
+        return found
+    if isinstance(found, tuple | list):
+        parts = [_each(part, function) for part in found]
+        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+    return found
+
+
+def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    sources = _sources.get()
+    mean, var = law._parts()
+    var = var.detach()
+    if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
+        # Written as linear in the input, so that a derivative is one product for each output.
+        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs).detach()
+        mean = mean.detach() + gain * (given - given.detach())
+        if kind == "noise" or sources.residuals:
+            mean = sources.shifted(mean, (var - gain.square() * spread).clamp_min(0))
+    elif kind == "noise":
+        mean = sources.shifted(mean, var)
+    elif sources.residuals and kind == "arithmetic" and entry.name == "mul" and law._source is None:
+        random = [value for value in args if isinstance(value, Diagonal)]
+        if len(random) == 2:
+            mean = sources.shifted(mean, (random[0]._parts()[1] * random[1]._parts()[1]).expand(mean.shape))
+    law.__class__ = Adjoint
+    law._mean, law._var, law._noise = mean, var, Adjoint
+    return law
+
+
+def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """E f': the derivative of the mean of a pointwise function by the mean of its input, the variance held fixed."""
+    given, var = x._parts()
+    row = BY_FUNCTION.get(entry.name)
+    if kind == "pointwise" and row is not None and entry.name != "square" and not is_registered(entry.name):
+        op, params = op_and_parameters(row, rest, kwargs)
+        return op.mean_gradients(given, var, **params)[0]
+    own = diagonal_rule(entry.name, kind)
+
+    def mean(at: Tensor) -> Tensor:
+        law: Diagonal = new_law(Diagonal, at, var)
+        return own(entry, (law, *rest), kwargs)._parts()[0]  # type: ignore[no-any-return, misc]
+
+    tangent: Tensor = torch.func.jvp(mean, (given,), (torch.ones_like(given),))[1]
+    return tangent
+
+
+def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tree of pairs: its derivatives take a small part of the exact maximum's time.
+
+    A pool of a monotone function is that function of the pool, the same number but nearer to normal values.
+    """
+    x = args[0]
+    if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
+        before, (source, *rest), named = made
+        return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _law_of)
+
+
+def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
+    if isinstance(value, Diagonal):
+        return value._parts()
+    mean = tensor_of(value)
+    mean = torch.as_tensor(mean, dtype=like.dtype, device=like.device)
+    return mean, torch.zeros_like(mean)
+
+
+def _law_of(parts: tuple[Tensor, ...]) -> Adjoint:
+    return _law(*parts)
+
+
+def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (m1, v1), (m2, v2) = a, b
+    op = generated_op("maximum", "a maximum of random values")
+    sources = _sources.get()
+    mean, var = op(m1, v1, m2, v2)
+    if sources.residuals:
+        one, zero = torch.ones_like(m1), torch.zeros_like(m1)
+        share = torch.func.jvp(lambda x, y: op(x, v1, y, v2)[0], (m1, m2), (one, zero))[1]
+        left = (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
+        mean = sources.shifted(mean, left)
+    return mean, var.detach()
+
+
+class _Rules(dict[str, Rule]):
+    """The rules of ``Diagonal``, also those that are registered later, each with its sources recorded."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        kind = _kind_of.get(key, key)
+        if diagonal_rule(key, kind) is None:
+            return default
+        if key not in self:
+            self[key] = _rule(key, kind)
+        return self[key]
+
+
+_kind_of = {name: kind for kind, known in KINDS.items() for name in known}
+Adjoint.RULES = _Rules()

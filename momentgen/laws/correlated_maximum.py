@@ -1,0 +1,71 @@
+"""Maxima of ``Correlated`` values: pairs by the op of two jointly normal values, and windows as a tree of pairs.
+
+The covariance of two values is that of their tangents plus what the samples' remainders have in common, one correlation
+for the whole layer.  A max pool of a monotone function is that function of the max pool, the same number but nearer to
+normal values: ReLU and pool are exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws import correlated as laws
+from momentgen.laws.activations import generated_op
+from momentgen.laws.law import tensor_of
+from momentgen.laws.maxima import tree_of_pairs
+from momentgen.laws.table import Entry
+
+__all__ = ["maximum"]
+
+#: correlations are kept below this, where the op still has digits
+_MOST = 0.999
+
+#: mean, variance, tangents and deviations
+Parts = tuple[Tensor, ...]
+
+
+def maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of maxima and minima, over dimensions, of two values, and of windows."""
+    x = args[0]
+    if "pool" in entry.name and x._joint.monotone is not None:
+        before, rest, named, source = x._joint.monotone
+        pooled = maximum(entry, (source, *args[1:]), kwargs)
+        return laws.Correlated.RULES["pointwise"](before, (pooled, *rest), named)
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: laws.correlated(*parts))
+
+
+def _parts_of(value: Any, like: laws.Correlated) -> Parts:
+    if isinstance(value, laws.Correlated):
+        return value._mean, value._var, value._joint.tangents, value._joint.deviations
+    mean = torch.as_tensor(tensor_of(value), dtype=like.dtype, device=like.device)
+    zero = torch.zeros_like(mean)
+    rows = (like._joint.tangents, like._joint.deviations)
+    return mean, zero, *[zero.expand(len(part), *mean.shape) for part in rows]
+
+
+def _larger(a: Parts, b: Parts) -> Parts:
+    """The larger of two values, elementwise."""
+    (m1, v1, s1, e1), (m2, v2, s2, e2) = a, b
+    run = laws.RUN.get()
+    d1, d2 = ((v - laws.squared_length(s)).clamp_min(0) for v, s in ((v1, s1), (v2, s2)))
+    r1, r2 = (e - torch.tensordot(run.coordinates, s, 1) for e, s in ((e1, s1), (e2, s2)))
+    square = (r1.square().sum() * r2.square().sum()).sqrt()
+    usable = square > torch.finfo(square.dtype).tiny
+    alike = torch.where(usable, (r1 * r2).sum() / torch.where(usable, square, 1), 0).clamp(-1, 1)
+    covariance = (s1 * s2).sum(0) + alike * _root(d1 * d2)
+    most = _MOST * _root(v1 * v2)
+    covariance = torch.minimum(torch.maximum(covariance, -most), most)
+    op = generated_op("maximum_correlated", "a maximum of correlated values")
+    mean, var = op(m1, v1, m2, v2, covariance)
+    share = op.mean_gradients(m1, v1, m2, v2, covariance)[0]
+    tangents = share * s1 + (1 - share) * s2
+    deviations = torch.maximum(m1 + e1, m2 + e2) - mean
+    return mean, torch.maximum(var, laws.squared_length(tangents)), tangents, deviations
+
+
+def _root(value: Tensor) -> Tensor:
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1).sqrt(), 0)

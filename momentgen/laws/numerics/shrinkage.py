@@ -1,0 +1,67 @@
+"""How much larger a variance is than that of independent values, from a few samples.
+
+A linear map of independent values has a variance B.  Of correlated values it is κ B with an unknown κ, of which each
+unit's few samples give a noisy estimate R / B.  One factor for the layer is known well, one for each unit badly; in
+between the estimates are shrunk towards the layer's, by as much as their spread is explained by chance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["shrunk"]
+
+#: a factor never leaves this range; beyond, numerator or denominator is rounding
+_LIMIT = 30.0
+
+
+def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
+    """The factors κ of ``prior``, broadcastable to it.
+
+    Args:
+        prior: *variances* of independent values, any shape.
+        residuals: samples of the values, whose variance is wanted, shape ``(samples, *prior.shape)``.
+        channel: dimension of ``prior`` along which factors may differ; None for one factor.
+
+    Returns:
+        Factors of at least 0; 1 where there is nothing to compare.
+    """
+    samples = residuals.shape[0]
+    away = residuals - residuals.mean(0)
+    squares = away.square() * (samples / (samples - 1))
+    if channel is None or prior.shape[channel] < 4:
+        return _ratio(squares.mean(0).sum(), prior.sum())
+    channel %= prior.dim()
+    others = [d for d in range(prior.dim()) if d != channel]
+    whole = prior.sum(others) if others else prior
+    each = squares.sum([d + 1 for d in others]) if others else squares  # (samples, channels)
+    layer = _ratio(each.mean(0).sum(), whole.sum())
+    own = _ratio(each.mean(0), whole) / torch.where(layer > 0, layer, 1)
+    known = (own > 0) & (whole > 0)
+    log = torch.where(known, torch.where(known, own, 1).log(), 0)
+    count = known.sum().clamp_min(1)
+    places = prior.numel() // prior.shape[channel]
+    if places == 1:
+        # Of a normal value the estimate is χ² with samples - 1 degrees of freedom: bias and variance of its logarithm.
+        half = torch.tensor((samples - 1) / 2, dtype=prior.dtype, device=prior.device)
+        log = torch.where(known, log - (torch.special.digamma(half) - half.log()), 0)
+        noise = torch.special.polygamma(1, half)
+    else:
+        average = each.mean(0)
+        spread = each.var(0) / torch.where(known, average.square(), 1) / samples
+        noise = torch.where(known, spread, 0).sum() / count
+    centre = log.sum() / count
+    excess = (torch.where(known, (log - centre).square(), 0).sum() / count - noise).clamp_min(0)
+    weight = excess / (excess + noise).clamp_min(torch.finfo(prior.dtype).tiny)
+    factor = layer * torch.exp(weight * (log - centre).clamp(-math.log(_LIMIT), math.log(_LIMIT)))
+    # The layer's whole variance stays what the samples say.
+    factor = factor * _ratio(layer * whole.sum(), (factor * whole).sum())
+    return factor.view([-1 if d == channel else 1 for d in range(prior.dim())])
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    usable = denominator > torch.finfo(denominator.dtype).tiny
+    return torch.where(usable, numerator / torch.where(usable, denominator, 1), 1)

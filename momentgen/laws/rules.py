@@ -1,0 +1,17 @@
+"""All rules of ``Diagonal``: its own module's, and those of the modules that serve one kind of function each."""
+
+from __future__ import annotations
+
+from momentgen.laws import composite, maxima, norms, pointwise, products, statistics
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.law import Rule
+
+__all__ = ["diagonal_rule"]
+
+for _module in (pointwise, products, maxima, norms, statistics, composite):
+    Diagonal.RULES.update(_module.RULES)
+
+
+def diagonal_rule(name: str, kind: str) -> Rule | None:
+    """The rule of ``Diagonal`` for a function, or None."""
+    return Diagonal.RULES.get(name) or Diagonal.RULES.get(kind)
