@@ -7,7 +7,6 @@ under the name.  Only the standard library is imported.
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import os
 import sys
@@ -19,28 +18,17 @@ __all__ = ["exchange"]
 _AT_FDCWD = -100  # of fcntl.h
 _RENAME_EXCHANGE = 2  # of Linux' renameat2
 _RENAME_SWAP = 2  # of macOS' renamex_np
-#: the file system or the kernel has no such operation
-_UNABLE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two existing directories of one file system change places, at once or not at all.
 
     Returns:
-        False if this system or file system cannot; nothing has changed then.
-
-    Raises:
-        OSError: if it can, and refuses: say, one of the two does not exist.
+        Whether they did.  If not, nothing has changed: this system or file system has no such step, or a
+        sandbox forbids it, or one of the two cannot be moved.  Two renames then do it, or tell the reason.
     """
     call = _system_call()
-    if call is None:
-        return False
-    if call(os.fsencode(one), os.fsencode(other)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _UNABLE:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
+    return call is not None and call(os.fsencode(one), os.fsencode(other)) == 0
 
 
 @functools.cache
@@ -48,7 +36,7 @@ def _system_call() -> Callable[[bytes, bytes], int] | None:
     """The C library's function, on two paths; None where there is none."""
     if os.name != "posix":
         return None
-    library = ctypes.CDLL(None, use_errno=True)
+    library = ctypes.CDLL(None)
     if sys.platform == "darwin":
         swap = getattr(library, "renamex_np", None)
         if swap is None:

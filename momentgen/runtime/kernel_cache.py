@@ -365,8 +365,13 @@ def _acquire(lock: BaseFileLock, slow: Callable[[], None]) -> bool:
         except TimeoutError:
             slow()
             lock.acquire(timeout=_PATIENCE, poll_interval=_POLL)
-    except (OSError, NotImplementedError, RuntimeError) as error:  # no locks here, or one that nobody gives back
-        _log.info("no lock on %s: %s", lock.lock_file, error)
+    except TimeoutError:
+        _log.warning("momentgen: %s was held for %s s; compiling without it", lock.lock_file, _PATIENCE)
+        return False
+    except (OSError, NotImplementedError, RuntimeError) as error:
+        _log.info("%s cannot be locked: %s", lock.lock_file, error)
+        with contextlib.suppress(OSError):
+            os.unlink(lock.lock_file)
         return False
     return True
 

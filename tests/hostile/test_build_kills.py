@@ -147,6 +147,4 @@ def test_directories_change_places_or_nothing_happens(tmp_path: Path) -> None:
     assert (tmp_path / "one" / ("other" if done else "one")).exists()
     assert (tmp_path / "other" / ("one" if done else "other")).exists()
     assert done or sys.platform != "linux"
-    if done:
-        with pytest.raises(FileNotFoundError, match="absent"):
-            exchange(tmp_path / "one", tmp_path / "absent")
+    assert not exchange(tmp_path / "one", tmp_path / "absent")

@@ -204,6 +204,15 @@ def test_compiling_for_longer_than_a_moment_is_said_once(
     ][:lines]
 
 
+def test_a_compiler_that_does_not_end_is_given_up(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "TIMEOUT", 0.2)
+    monkeypatch.setattr(toolchain, "_MOMENT", 0.1)
+    monkeypatch.setenv("CC", str(script(tmp_path / "mycc", "exec sleep 60")))
+    with pytest.raises(toolchain.Unavailable, match=r"mycc` did not end within 0\.2 s"):
+        built()
+    assert not list(cache.iterdir())
+
+
 @pytest.fixture
 def counting_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Kernels that write how many elements beyond 2**31 they were asked for."""
