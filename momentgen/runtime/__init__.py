@@ -1,6 +1,7 @@
 """The runtime: generated ops, their dispatch to C, Triton or PyTorch, and their derivatives.
 
-It needs torch alone; sympy and the compiler stay out of a training process.
+It needs torch, and two small libraries for its cache of compiled C; sympy and the
+compiler stay out of a training process.
 """
 
 from __future__ import annotations
