@@ -362,11 +362,15 @@ def test_a_kill_at_any_point_leaves_a_cache_that_works_and_clears_itself(cache: 
 # ---------------------------------------------------------------- no place to write, no compiler
 
 
+# Looked up here: between fork and exec a process should do little.
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
 def without_privileges() -> None:
     """Let file modes hold for root as they do for others: takes two capabilities from what this process starts."""
-    library = ctypes.CDLL(None)
+    assert PRCTL is not None
     for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-        library.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+        PRCTL(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
 OPS = """
