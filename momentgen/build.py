@@ -157,7 +157,10 @@ def build(
         digest = compiler_digest()
         findings = {name: out.findings(name, sources[name].sha256, digest) for name in chosen}
         removed = [finding.path for found in findings.values() for finding in found if finding.kind == "orphan"]
-        removed += [name for name in out.strangers(sources) if only is None and out.wrote(name)]
+        if gone := [name for name in out.strangers(sources) if only is None and out.wrote(name)]:
+            out.prepare()
+            out.write_init(sources)  # before they go, or a kill leaves a package that imports what is not there
+        removed += gone
         for name in removed:
             out.remove(name)
         stale = [name for name, found in findings.items() if any(finding.kind != "orphan" for finding in found)]

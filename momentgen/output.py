@@ -8,8 +8,11 @@ build with nothing to do ends at once.
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 
 A rule's directory is replaced as a whole: written beside the old one as
-``.new-NAME``, then renamed into its place.  A build that is killed leaves either
-the old directory or the new one; :meth:`Output.recover` clears up what else it left.
+``.new-NAME``, with which it then changes places in one step.  Where the system
+has no such step the old one moves to ``.old/NAME`` first; the package looks for
+its rules there too, so that it can be imported at any time.  A build that is
+killed leaves either the old directory or the new one; :meth:`Output.recover`
+clears up what else it left.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from momentgen.errors import BuildError, MomentgenError
+from momentgen.exchange import exchange
 
 try:
     import fcntl
@@ -38,7 +42,7 @@ _INIT = "__init__.py"
 _INIT_FIRST_LINE = '"""Moments of activations, written by `momentgen build`: do not edit.'
 #: what may stand in an output directory without being any rule's
 _TOLERATED = frozenset({".gitattributes", ".gitignore", "__pycache__", "py.typed"})
-_NEW, _OLD = ".new-", ".old-"
+_NEW, _OLD = ".new-", ".old"
 
 
 def sha256(data: bytes) -> str:
@@ -269,14 +273,15 @@ class Output:
         Raises:
             MomentgenError: if it cannot.
         """
-        for name in sorted(_entries(self.path)):
-            home = self.path / name.removeprefix(_OLD)
-            if name.startswith(_OLD) and not home.exists():
+        for name in sorted(_entries(self.path / _OLD)):
+            home = self.path / name
+            if not home.exists():
                 try:
-                    (self.path / name).rename(home)
+                    (self.path / _OLD / name).rename(home)
                 except OSError as error:
                     raise MomentgenError(f"cannot restore {home}: {_reason(error)}") from error
-            elif name.startswith((_OLD, _NEW)):
+        for name in sorted(_entries(self.path)):
+            if name == _OLD or name.startswith(_NEW):
                 self.remove(name)
 
     def write(self, manifest: Manifest, files: Mapping[str, str]) -> None:
@@ -290,7 +295,7 @@ class Output:
             BuildError: (stage ``write``) if it cannot be; the old directory then stands as it was.
         """
         rule = manifest.rule
-        home, new, old = self.path / rule, self.path / f"{_NEW}{rule}", self.path / f"{_OLD}{rule}"
+        home, new, old = self.path / rule, self.path / f"{_NEW}{rule}", self.path / _OLD / rule
         there = _entries(home) - {"__pycache__"}
         if there - set(files) and _MANIFEST not in there:
             cause = f"{home} exists and was not written by momentgen; remove it or choose another --out"
@@ -301,16 +306,20 @@ class Output:
                 if Path(name).name != name:
                     raise BuildError(rule, "write", f"expected plain file names, got {name!r}")
                 (new / name).write_bytes(text.encode())
-            if home.exists():
+            if not home.exists():
+                new.rename(home)
+            elif not exchange(new, home):
+                old.parent.mkdir(exist_ok=True)
                 home.rename(old)
-            new.rename(home)
+                new.rename(home)
         except OSError as error:
             if old.exists() and not home.exists():
                 old.rename(home)
+                old.parent.rmdir()
             raise BuildError(rule, "write", f"cannot write {home}: {_reason(error)}") from error
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old.parent, ignore_errors=True)
 
     def write_init(self, rules: Iterable[str]) -> None:
         """Write the package's ``__init__.py`` over those of ``rules`` that are built.
@@ -336,6 +345,8 @@ class Output:
         path = self.path / name
         try:
             if path.is_dir() and not path.is_symlink():
+                if not path.name.startswith(_NEW):  # a kill must not leave half of it under its name
+                    path = path.rename(self.path / f"{_NEW}{path.name}")
                 shutil.rmtree(path)
             else:
                 path.unlink()
@@ -351,6 +362,7 @@ class Output:
             "Each op takes the mean and variance of its input and returns those of its output::\n\n"
             '    NAME(mean, var, *, variant="exact", **params) -> Moments\n'
             '"""\n\n'
+            f'__path__.append(f"{{__path__[0]}}/{_OLD}")  # where a build that was killed may have left a rule\n\n'
             f"{imports}\n"
             f"__all__ = [\n{exports}]\n"
         )

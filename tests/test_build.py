@@ -280,7 +280,8 @@ def test_a_swap_that_was_cut_in_two_is_undone(rules: Path) -> None:
     run(rules)
     out = rules.parent / "generated"
     before = snapshot(out)
-    (out / "relu").rename(out / ".old-relu")
+    (out / ".old").mkdir()
+    (out / "relu").rename(out / ".old/relu")
     (out / ".new-relu").mkdir()
     (out / ".new-relu/exact.c").write_text("half")
     assert statuses(run(rules))["relu"] == "fresh"

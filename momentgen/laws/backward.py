@@ -102,7 +102,8 @@ def derivatives(
             met.append(Sources(shifts, residuals))
             return outputs_of(forward, args, kwargs, met[-1])
 
-        out, pull = torch.func.vjp(run, torch.zeros(length, dtype=like.dtype, device=like.device))
+        vjp: Any = torch.func.vjp  # with a varying number of results
+        out, pull = vjp(run, torch.zeros(length, dtype=like.dtype, device=like.device))
         if sources[-1].length == length:
             break
         length = sources[-1].length  # sources within the network, of which the first run told
@@ -145,7 +146,7 @@ def output_covariance(
     tensor([[[ 5., -3.],
              [-3.,  5.]]])
     """
-    converted = convert(network)
+    converted: Any = convert(network)
     given = as_moments(network, x) if isinstance(x, Tensor) else x
 
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -171,7 +171,7 @@ def _one(where: Any, value: Tensor) -> Tensor:
 
 
 def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
-    found = []
+    found: list[Any] = []
     for tensors, leaf in zip(parts, plan["leaves"], strict=True):
         if len(tensors) == 3:
             found.append(JointMoments.of(*tensors))

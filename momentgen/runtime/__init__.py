@@ -1,16 +1,18 @@
 """The runtime: generated ops, their dispatch to C, Triton or PyTorch, and their derivatives.
 
-It needs torch alone; sympy and the compiler stay out of a training process.
+It needs torch, and two small libraries for its cache of compiled C; sympy and the
+compiler stay out of a training process.
 """
 
 from __future__ import annotations
 
 from momentgen.runtime.certificate import Certificate, CertificateError
+from momentgen.runtime.kernel_cache import cache_directory
 from momentgen.runtime.moments import JointMoments, Moments
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
 from momentgen.runtime.reduce import Reduction
-from momentgen.runtime.toolchain import FallbackWarning, cache_directory
+from momentgen.runtime.toolchain import FallbackWarning
 
 __all__ = [
     "Certificate",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -42,6 +43,16 @@ _kernels: dict[str, Kernel] = {}
 _references: dict[str, ModuleType] = {}
 _library: Any = torch.library.Library("momentgen", "FRAGMENT")  # type: ignore[no-untyped-call]
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A thread that compiles while another forks holds the lock; in the child nobody is there to give it back.
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Kernel:

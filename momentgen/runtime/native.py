@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 
 from momentgen.errors import MomentgenError
-from momentgen.runtime.toolchain import compile_and_load, torch_openmp
+from momentgen.runtime.kernel_cache import compile_and_load
+from momentgen.runtime.toolchain import torch_openmp
 
 __all__ = ["NativeKernels"]
 

@@ -1,19 +1,14 @@
-"""Turning C source into a loadable shared object, once for each machine.
+"""The C compiler of the machine: which one it is, how it is called, and what its output depends on.
 
-The system's compiler does the work; its output is kept in a user cache.  A
-shared object is named ``STEM-KEY-DIGEST.so``.  ``KEY`` hashes all that went
-into it (source, flags, compiler, CPU), ``DIGEST`` its own bytes: a damaged file
-is seen before it is loaded, and one rename publishes a good one, so any number
-of processes may share the cache.
+Where the output is kept is the subject of :mod:`momentgen.runtime.kernel_cache`.
+Here are also the two ways to say that native code cannot be had:
+:class:`Unavailable`, inside the runtime, and :class:`FallbackWarning`, to users.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -21,16 +16,28 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["FallbackWarning", "Unavailable", "cache_directory", "compile_and_load", "torch_openmp", "warn_once"]
+__all__ = [
+    "FLAGS",
+    "OPTIONAL_FLAGS",
+    "TIMEOUT",
+    "CompilerError",
+    "FallbackWarning",
+    "Unavailable",
+    "compile_library",
+    "find_compiler",
+    "machine",
+    "torch_openmp",
+    "warn_once",
+]
 
 # Never -ffast-math: it flushes denormals in the whole process and reorders what the certificate rests on.
 # gcc 12's PRE pass turns selects into branches, 13 times slower, hence -fno-tree-pre.
-_FLAGS = (
+FLAGS = (
     "-O3",
     "-std=c11",
     "-ffp-contract=off",
@@ -41,8 +48,13 @@ _FLAGS = (
     "-fPIC",
 )
 #: optional flags, most wanted first; where a compiler rejects one set the next is tried.
-_OPTIONAL: tuple[tuple[str, ...], ...] = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
-_TIMEOUT = 300  # seconds; a compiler that hangs must not hang training
+OPTIONAL_FLAGS: tuple[tuple[str, ...], ...] = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
+TIMEOUT = 300  # seconds; a compiler that hangs must not hang training
+
+_INSTALL = (
+    "install gcc or clang (Debian, Ubuntu: `apt install gcc`; Fedora: `dnf install gcc`; "
+    "conda: `conda install c-compiler`; macOS: `xcode-select --install`)"
+)
 
 
 class FallbackWarning(RuntimeWarning):
@@ -53,8 +65,8 @@ class Unavailable(Exception):  # noqa: N818 - a state of the machine, handled in
     """No native kernel can be had here; the message says why."""
 
 
-class _CompilerError(Exception):
-    """The compiler ran and failed, or did not run."""
+class CompilerError(Exception):
+    """There is no compiler, or it failed; the message says which, and what to do."""
 
 
 _warned: set[str] = set()
@@ -67,147 +79,120 @@ def warn_once(key: str, message: str) -> None:
         warnings.warn(f"momentgen: {message}", FallbackWarning, stacklevel=2)
 
 
-def cache_directory() -> Path:
-    """Where compiled kernels are kept: ``$MOMENTGEN_CACHE``, else the platform's cache directory."""
-    if chosen := os.environ.get("MOMENTGEN_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "momentgen"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "momentgen"
-
-
-def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
-    """Compile ``source``, or take it from the cache, and load it.
-
-    Args:
-        stem: beginning of the file's name, for people who look into the cache.
-        source: text of a C file.
+def find_compiler() -> tuple[str, ...]:
+    """The command of the C compiler: ``$CC`` if set, else the first of cc, gcc and clang.
 
     Raises:
-        Unavailable: if there is no compiler, or it fails, or no directory can hold its output.
+        CompilerError: if there is none.
     """
-    compiler = _compiler()
-    try:
-        machine = (_version(compiler), _cpu(), torch_openmp() or "")
-    except _CompilerError as error:
-        raise Unavailable(str(error)) from error
-    names = {optional: f"{stem}-{_digest(source, *_FLAGS, *optional, *machine)}" for optional in _OPTIONAL}
-    failure = ""
-    for directory in _directories():
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for name in names.values():
-                if library := _cached(directory, name):
-                    return library
-            return _build(directory, names, source, compiler)
-        except _CompilerError as error:
-            raise Unavailable(str(error)) from error
-        except OSError as error:
-            failure = f"{directory} cannot hold compiled kernels ({error})"
-            warn_once(f"directory {directory}", failure)
-    raise Unavailable(failure)
-
-
-def _directories() -> Iterator[Path]:
-    # RuntimeError: this user has no home directory.
-    with contextlib.suppress(RuntimeError):
-        yield cache_directory()
-    yield _private_directory()
-
-
-@functools.cache
-def _private_directory() -> Path:
-    # Of this process alone (mode 0700): a fixed name in a shared /tmp could be planted by someone else.
-    path = Path(tempfile.mkdtemp(prefix="momentgen-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-def _cached(directory: Path, name: str) -> ctypes.CDLL | None:
-    for path in sorted(directory.glob(f"{name}-*.so")):
-        if path.name == f"{name}-{_digest(path.read_bytes())}.so":
-            return ctypes.CDLL(str(path))
-        # Cut off or altered: loading it could kill the process.
-        path.unlink(missing_ok=True)
-    return None
-
-
-def _build(directory: Path, names: dict[tuple[str, ...], str], source: str, compiler: Sequence[str]) -> ctypes.CDLL:
-    first: _CompilerError | None = None
-    # Everything is written beside its destination, so that the last rename is atomic.
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
-        text, out = Path(scratch, "kernel.c"), Path(scratch, "kernel.so")
-        text.write_text(source, encoding="utf-8")
-        for optional, name in names.items():
-            try:
-                _compile(compiler, (*_FLAGS, *optional), text, out)
-            except _CompilerError as error:
-                first = first or error
-                continue
-            path = directory / f"{name}-{_digest(out.read_bytes())}.so"
-            os.replace(out, path)
-            return ctypes.CDLL(str(path))
-    raise first or _CompilerError("nothing to compile")
-
-
-def _compile(compiler: Sequence[str], flags: Sequence[str], text: Path, out: Path) -> None:
-    obj = text.with_suffix(".o")
-    _run([*compiler, *flags, "-c", str(text), "-o", str(obj)])
-    openmp = [flag for flag in flags if flag == "-fopenmp"]
-    if openmp and (shared := torch_openmp()):
-        # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
-        with contextlib.suppress(_CompilerError):
-            _run([*compiler, "-shared", "-Wl,--no-undefined", str(obj), "-o", str(out), shared, "-lm"])
-            return
-    _run([*compiler, "-shared", *openmp, str(obj), "-o", str(out), "-lm"])
-
-
-def _run(command: Sequence[str]) -> str:
-    shown = shlex.join(command[:1])
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        raise _CompilerError(f"the C compiler `{shown}` did not end within {_TIMEOUT} s") from None
-    except OSError as error:
-        raise _CompilerError(f"the C compiler `{shown}` does not run: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        line = next((text for text in said if "error" in text.lower()), said[-1])
-        raise _CompilerError(f"the C compiler `{shown}` failed (exit status {done.returncode}): {line.strip()}")
-    return done.stdout
-
-
-def _compiler() -> tuple[str, ...]:
-    """The command of the C compiler: ``$CC`` if set, else the first of cc, gcc and clang."""
     if chosen := os.environ.get("CC"):
         try:
             command = tuple(shlex.split(chosen))
         except ValueError as error:
-            raise Unavailable(f"$CC is {chosen!r}, which is not a command: {error}") from error
+            raise CompilerError(f"$CC is {chosen!r}, which is not a command: {error}; set it right") from error
         if not command or shutil.which(command[0]) is None:
-            raise Unavailable(f"$CC is {chosen!r}, and no such compiler is found")
+            raise CompilerError(f"$CC is {chosen!r}, and no such compiler is found; unset $CC or {_INSTALL}")
         return command
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return (found,)
-    raise Unavailable("no C compiler is found ($CC is not set, and none of cc, gcc, clang is on the PATH)")
+    raise CompilerError(
+        f"no C compiler is found ($CC is not set, and none of cc, gcc, clang is on the PATH); {_INSTALL}"
+    )
+
+
+def compile_library(
+    compiler: Sequence[str], source: str, optional: Sequence[str], folder: Path, slow: Callable[[], None]
+) -> Path:
+    """Compile and link ``source`` in ``folder``.
+
+    Args:
+        compiler: its command.
+        source: text of a C file.
+        optional: one of :data:`OPTIONAL_FLAGS`.
+        folder: where to work, a directory of this process alone.
+        slow: called when the compilers of this process have taken longer than a moment, all together.
+
+    Raises:
+        CompilerError: if the compiler does not run, fails, or takes longer than :data:`TIMEOUT`.
+    """
+    text, obj, out = folder / "kernel.c", folder / "kernel.o", folder / "kernel.so"
+    text.write_text(source, encoding="utf-8")
+    _run([*compiler, *FLAGS, *optional, "-c", str(text), "-o", str(obj)], slow)
+    openmp = [flag for flag in optional if flag == "-fopenmp"]
+    if openmp and (shared := torch_openmp()):
+        # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
+        with contextlib.suppress(CompilerError):
+            _run([*compiler, "-shared", "-Wl,--no-undefined", str(obj), "-o", str(out), shared, "-lm"], slow)
+            return out
+    _run([*compiler, "-shared", *openmp, str(obj), "-o", str(out), "-lm"], slow)
+    return out
+
+
+_MOMENT = 2.0  # seconds; who waits longer wants to know what for
+_spent = 0.0  # seconds that compilers have run for this process
+
+
+def _run(command: Sequence[str], slow: Callable[[], None]) -> None:
+    global _spent
+    shown, started = shlex.join(command[:1]), time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise CompilerError(f"the C compiler `{shown}` does not run: {error}") from error
+    with process:
+        try:
+            try:
+                out, err = process.communicate(timeout=max(0.0, _MOMENT - _spent))
+            except subprocess.TimeoutExpired:
+                slow()
+                out, err = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise CompilerError(f"the C compiler `{shown}` did not end within {TIMEOUT} s") from None
+        except BaseException:  # interrupted: nobody waits for it any more
+            process.kill()
+            raise
+    _spent += time.monotonic() - started
+    if process.returncode != 0:
+        said = (err or out).strip().splitlines() or ["no message"]
+        line = next((text for text in said if "error" in text.lower()), said[-1])
+        raise CompilerError(f"the C compiler `{shown}` failed (exit status {process.returncode}): {line.strip()}")
 
 
 @functools.cache
-def _version(compiler: tuple[str, ...]) -> str:
-    return shlex.join(compiler) + _run([*compiler, "--version"])
+def machine() -> str:
+    """What a compiled kernel depends on besides its source and flags.
+
+    The version of the compiler does not belong to it: all give kernels of the same bits, and a machine
+    without a compiler must find what another one compiled.  A home directory may be shared by unlike
+    machines, hence the processor, on which ``-march=native`` depends, and the ABI.
+    """
+    abi = [platform.system(), platform.machine(), platform.libc_ver()[0], f"{sys.maxsize.bit_length() + 1} bits"]
+    return "\n".join([*abi, *_processor(), f"OpenMP: {torch_openmp()}"])
 
 
-@functools.cache
-def _cpu() -> str:
-    """What -march=native depends on: a home directory may be shared by unlike machines."""
-    described = [platform.system(), platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):  # Linux only
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
-        described += re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", info, re.MULTILINE)
-    return "\n".join(described)
+#: what tells processors apart in /proc/cpuinfo: x86, Arm, POWER, RISC-V, s390x, LoongArch
+_DESCRIBES = (
+    r"^(?:vendor_id|cpu family|model|model name|flags|CPU implementer|CPU variant|CPU part|Features"
+    r"|features|cpu|isa|uarch|machine)\s*:.*$"
+)
+
+
+def _processor() -> list[str]:
+    described: set[str] = set()
+    with contextlib.suppress(OSError):  # Linux only; all cores, which need not be alike
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        described = set(re.findall(_DESCRIBES, text, re.MULTILINE))
+    # Where the system does not say what its processor can do, a library serves the machine that made it.
+    return sorted(described) or [platform.processor(), platform.node()]
 
 
 @functools.cache
@@ -220,11 +205,3 @@ def torch_openmp() -> str | None:
             if len(columns) == 6 and re.search(r"/lib(?:gomp|iomp5|omp)\b[^/]*\.so[^/]*$", columns[5]):
                 found.append(columns[5])
     return next((path for path in found if "/torch" in path), found[0] if found else None)
-
-
-def _digest(*parts: str | bytes) -> str:
-    sha = hashlib.sha256()
-    for part in parts:
-        content = part.encode() if isinstance(part, str) else part
-        sha.update(len(content).to_bytes(8, "little") + content)
-    return sha.hexdigest()[:20]

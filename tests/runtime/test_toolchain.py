@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import stat
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from other_processes import environment, script
 
-import momentgen
 from momentgen.errors import MomentgenError
-from momentgen.runtime import cache_directory, native, toolchain
+from momentgen.runtime import cache_directory, kernel_cache, native, toolchain
 from momentgen.runtime.native import NativeKernels
 
-TESTS = Path(__file__).parents[1]
-ROOT = Path(momentgen.__file__).parents[1]
 REPORT = """
 import warnings
 with warnings.catch_warnings(record=True) as caught:
@@ -36,16 +33,6 @@ for warning in caught:
 RIGHT = "[9.5, 18.5, 19.0, 74.0, 9.0, 18.0]"
 
 
-def environment(**changes: str | Path | None) -> dict[str, str]:
-    # The source tree goes last: an installed package is found first.
-    found = dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), str(ROOT)]))
-    for name, value in changes.items():
-        found.pop(name, None)
-        if value is not None:
-            found[name] = str(value)
-    return found
-
-
 def report(**changes: str | Path | None) -> tuple[str, list[str]]:
     done = subprocess.run(
         [sys.executable, "-c", REPORT], env=environment(**changes), capture_output=True, text=True, timeout=300
@@ -55,15 +42,9 @@ def report(**changes: str | Path | None) -> tuple[str, list[str]]:
     return values, warned
 
 
-def script(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
 def built(body: str = "return 7;") -> int:
     """What a compiled function returns, by way of the cache."""
-    return int(toolchain.compile_and_load("seven", f"int seven(void) {{ {body} }}")["seven"]())
+    return int(kernel_cache.compile_and_load("seven", f"int seven(void) {{ {body} }}")["seven"]())
 
 
 @pytest.fixture
@@ -100,19 +81,6 @@ def test_damaged_cache_file_is_built_again(damage: str, cache: Path) -> None:
     assert [found.read_bytes() for found in cache.iterdir()] == [content]
 
 
-def test_processes_may_share_an_empty_cache(cache: Path) -> None:
-    code = (
-        "from momentgen.runtime.toolchain import compile_and_load\n"
-        "print([compile_and_load('f', f'int f(void) {{ return {i}; }}')['f']() for i in range(5)])"
-    )
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    assert [process.communicate(timeout=300)[0].strip() for process in running] == ["[0, 1, 2, 3, 4]"] * 3
-    assert len(list(cache.glob("*.so"))) == len(list(cache.iterdir())) == 5
-
-
 def test_unusable_cache_directory_is_replaced_by_a_temporary_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "tmp").mkdir()
@@ -131,7 +99,7 @@ def test_unusable_cache_directory_is_replaced_by_a_temporary_one(tmp_path: Path)
         ("unreadable command", "which is not a command"),
         ("does not start", "failed (exit status 3): fatal: no licence"),
         ("fails", "failed (exit status 1): error: internal compiler error"),
-        ("writes rubbish", "cannot hold compiled kernels"),
+        ("writes rubbish", "what the compiler wrote can be loaded from no directory"),
     ],
 )
 def test_without_a_working_compiler_the_pytorch_code_serves_with_one_warning(
@@ -153,6 +121,8 @@ def test_without_a_working_compiler_the_pytorch_code_serves_with_one_warning(
     served = [line for line in warned if "the slower PyTorch code serves cpu tensors" in line]
     assert len(served) == 1
     assert reason in served[0]
+    assert "tens of times slower" in served[0]
+    assert ("install gcc or clang" in served[0]) == (case in ("no compiler", "no such compiler"))
     assert case == "writes rubbish" or len(warned) == 1
 
 
@@ -168,13 +138,79 @@ def test_a_compiler_command_may_have_arguments(tmp_path: Path) -> None:
     assert report(MOMENTGEN_CACHE=tmp_path, CC="cc -pipe") == (RIGHT, [])
 
 
+def test_flags_that_a_compiler_lacks_are_tried_once_a_process(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = f'echo "$@" >> {tmp_path}/calls\ncase "$*" in *-fopenmp*) exit 1;; esac; exec cc "$@"'
+    monkeypatch.setenv("CC", str(script(tmp_path / "mycc", refuse)))
+    for value in (1, 2, 1):
+        assert built(f"return {value};") == value
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [("-fopenmp" in call, " -c " in call) for call in calls] == [
+        (True, True),
+        (True, True),
+        (False, True),
+        (False, False),
+        (False, True),
+        (False, False),
+    ]
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    assert built("return 2;") == 2  # what was made without OpenMP serves where nothing can be made
+
+
 def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
     assert cache_directory() == tmp_path
     monkeypatch.delenv("MOMENTGEN_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert cache_directory() == tmp_path / "momentgen"
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert cache_directory() == tmp_path / "momentgen"
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: Path("~/.cache/momentgen"))
+    with pytest.raises(RuntimeError, match="no home directory"):
+        cache_directory()
+
+
+def test_a_library_for_another_processor_openmp_or_abi_is_another_library(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built()
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    for name, other in (("_processor", lambda: ["flags : less"]), ("torch_openmp", lambda: "/elsewhere/libgomp.so.1")):
+        with monkeypatch.context() as patch:
+            patch.setattr(toolchain, name, other)
+            patch.setattr(kernel_cache, "machine", toolchain.machine.__wrapped__)
+            with pytest.raises(toolchain.Unavailable):
+                built()
+    assert built() == 7
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0, 0), (0.5, 1)])
+def test_compiling_for_longer_than_a_moment_is_said_once(
+    seconds: float,
+    lines: int,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(toolchain, "_MOMENT", 0.3 if seconds else 60)
+    monkeypatch.setattr(toolchain, "_spent", 0)
+    monkeypatch.setattr(kernel_cache, "_told", False)
+    monkeypatch.setenv("CC", str(script(tmp_path / "mycc", f'sleep {seconds}; exec cc "$@"')))
+    with caplog.at_level(logging.WARNING, "momentgen"):
+        assert [built(f"return {value};") for value in (1, 2)] == [1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"momentgen: compiling seven; done once for this machine, kept in {cache}"
+    ][:lines]
+
+
+def test_a_compiler_that_does_not_end_is_given_up(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "TIMEOUT", 0.2)
+    monkeypatch.setattr(toolchain, "_MOMENT", 0.1)
+    monkeypatch.setenv("CC", str(script(tmp_path / "mycc", "exec sleep 60")))
+    with pytest.raises(toolchain.Unavailable, match=r"mycc` did not end within 0\.2 s"):
+        built()
+    assert not list(cache.iterdir())
 
 
 @pytest.fixture
@@ -216,7 +252,7 @@ def test_damaged_package_is_an_error_not_a_fallback(counting_package: str) -> No
 @pytest.mark.skipif(toolchain.torch_openmp() is None, reason="torch's OpenMP runtime is not found")
 def test_kernels_heed_torch_set_num_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
-    library = toolchain.compile_and_load(
+    library = kernel_cache.compile_and_load(
         "threads", "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }"
     )
     assert native._thread_setter(library) is None  # torch's own runtime: nothing to set

@@ -1,0 +1,384 @@
+"""Compiled kernels, kept between processes: look up, else compile and keep.
+
+A library is a file ``STEM-KEY-DIGEST.so``.  ``KEY`` hashes what its bits and
+its speed depend on, source, flags and machine, but no compiler, so that a
+machine without one is served too.  ``DIGEST`` hashes the file's own bytes: a
+damaged one is seen before it is loaded.
+
+Three things are kept apart, and each holds without the others:
+
+- *trust*: loading a library runs its code, so it must be this user's, and
+  nobody else may be able to write to it or to its directory;
+- *publication*: a library appears whole or not at all, and never in place of
+  another that some process may have mapped;
+- *economy*: processes that need the same kernel wait for the one that compiles.
+
+``docs/compiled-kernels.md`` tells users the same.  Used by
+:mod:`momentgen.runtime.native`; the compiler is :mod:`momentgen.runtime.toolchain`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from momentgen.runtime.toolchain import (
+    FLAGS,
+    OPTIONAL_FLAGS,
+    TIMEOUT,
+    CompilerError,
+    Unavailable,
+    compile_library,
+    find_compiler,
+    machine,
+    warn_once,
+)
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+__all__ = ["cache_directory", "compile_and_load"]
+
+_log = logging.getLogger(__name__)
+#: begins the names of files that are no libraries: locks, and libraries on their way.
+_PASSING = ".build-"
+_STALE = 3600  # seconds; the four ways to compile and link take 40 minutes at most
+_PATIENCE = TIMEOUT  # seconds; who holds a lock for longer is stopped, or on a machine that is gone
+_MOMENT, _POLL = 2.0, 0.05  # seconds
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: ``$MOMENTGEN_CACHE``, else the platform's cache directory.
+
+    Raises:
+        RuntimeError: if this user has no home directory and no other was chosen.
+    """
+    if chosen := os.environ.get("MOMENTGEN_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    path = platformdirs.user_cache_path("momentgen", appauthor=False)
+    if not path.is_absolute():
+        raise RuntimeError("this user has no home directory")
+    return path
+
+
+def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
+    """Take ``source`` from the cache, or compile it and keep it there, and load it.
+
+    Args:
+        stem: beginning of the file's name, for people who look into the cache.
+        source: text of a C file.
+
+    Raises:
+        Unavailable: if there is no library of it, and no compiler or one that fails, or no directory can
+            hold its output.  The message says what that costs and what to do.
+    """
+    names = {flags: f"{stem}-{_digest(source, *FLAGS, *flags, machine())}" for flags in OPTIONAL_FLAGS}
+    best, *lesser = names.values()
+    if library := _find([best]):
+        return library
+    try:
+        return _compile(find_compiler(), stem, source, names)
+    except CompilerError as error:
+        if library := _find(lesser):
+            return library
+        cost = "The PyTorch code is tens of times slower and takes more memory (docs/compiled-kernels.md)"
+        raise Unavailable(f"{error}. {cost}") from error
+
+
+#: by compiler, how many of the optional flags, most wanted first, it has rejected in this process.
+_rejected: dict[tuple[str, ...], int] = {}
+
+
+def _compile(compiler: tuple[str, ...], stem: str, source: str, names: dict[tuple[str, ...], str]) -> ctypes.CDLL:
+    first: CompilerError | None = None
+    kept = _shared_directory(create=True)
+    with _alone(kept, stem, names[OPTIONAL_FLAGS[0]]), _scratch() as scratch:
+        for index, (flags, name) in enumerate(names.items()):
+            if library := _find([name]):  # another process was first
+                return library
+            if index < _rejected.get(compiler, 0):
+                continue
+            started = time.monotonic()
+            try:
+                built = compile_library(compiler, source, flags, scratch, lambda: _tell(f"compiling {stem}", kept))
+            except CompilerError as error:
+                first = first or error
+                continue
+            _log.info("compiled %s in %.1f s", stem, time.monotonic() - started)
+            _rejected[compiler] = index
+            return _publish(built.read_bytes(), name)
+    raise first or CompilerError("there is nothing to compile")
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    # Not in the cache: the compiler's many small files do not belong on a network, nor what a kill leaves of them.
+    try:
+        with tempfile.TemporaryDirectory(prefix="momentgen-", ignore_cleanup_errors=True) as path:
+            yield Path(path)
+    except OSError as error:
+        raise CompilerError(f"a kernel cannot be compiled in the directory for temporary files: {error}") from error
+
+
+_told = False
+
+
+def _tell(what: str, kept: Path | None) -> None:
+    """Say what takes so long: once a process to all, and then to those who have asked for it."""
+    global _told
+    level = logging.INFO if _told else logging.WARNING  # a warning is shown where nobody has set up logging
+    _told = True
+    place = kept or "a directory of this process"
+    _log.log(level, "momentgen: %s; done once for this machine, kept in %s", what, place)
+
+
+# ---------------------------------------------------------------- trust
+
+
+class _UntrustedError(OSError):
+    """Others could have written this file or directory; the message says what to do."""
+
+
+class _DamagedError(OSError):
+    """A file is not what was written under its name."""
+
+
+def _check(path: Path, kind: str) -> None:
+    """Whether what lies in ``path``, a ``file`` or ``directory``, is this user's own, or the system's.
+
+    Raises:
+        _UntrustedError: if anyone else may have put it there.
+        OSError: if there is nothing.
+    """
+    found = os.lstat(path)
+    if not (stat.S_ISDIR if kind == "directory" else stat.S_ISREG)(found.st_mode):
+        raise _UntrustedError(f"{path} is no {kind}: remove it")
+    if not hasattr(os, "geteuid"):  # pragma: no cover - not POSIX: owner and mode mean nothing there
+        return
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        raise _UntrustedError(
+            f"{path} belongs to user {found.st_uid}, and this process runs as user {user}: "
+            "set $MOMENTGEN_CACHE to a directory of your own"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        raise _UntrustedError(
+            f"others may write to {path}, of mode {mode:03o}: run `chmod go-w {shlex.quote(str(path))}`"
+        )
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    """Load a library of the cache.
+
+    Raises:
+        _UntrustedError: if others may have written it.
+        _DamagedError: if its bytes are not those that its name promises: to load them could kill the process.
+        OSError: if it cannot be read or does not load.
+    """
+    _check(path, "file")
+    if not path.name.endswith(f"-{_digest(path.read_bytes())}.so"):
+        raise _DamagedError(f"{path} is damaged")
+    return ctypes.CDLL(str(path))
+
+
+# ---------------------------------------------------------------- directories
+
+
+def _shared_directory(*, create: bool) -> Path | None:
+    """The user's cache directory, links followed; None, with a warning, where it is not to be used."""
+    try:
+        path = Path(os.path.realpath(cache_directory()))
+    except RuntimeError as error:
+        _refuse(None, error)
+        return None
+    try:
+        if create:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check(path, "directory")
+    except OSError as error:
+        if create or not isinstance(error, FileNotFoundError):
+            _refuse(path, error)
+        return None
+    return path
+
+
+def _refuse(path: Path | None, why: Exception) -> None:
+    place = path or "the cache directory"
+    warn_once(
+        f"directory {path}",
+        f"{place} cannot hold compiled kernels: {why}. Until then each process compiles its own, "
+        "in a private directory",
+    )
+
+
+#: by process, since a child must not lose the one it uses when its parent ends.
+_private: dict[int, Path] = {}
+
+
+def _private_directory() -> Path:
+    """A directory of this process alone (mode 0700): a fixed name in a shared /tmp could be planted by someone else."""
+    process = os.getpid()
+    if process not in _private:
+        _private[process] = path = Path(tempfile.mkdtemp(prefix="momentgen-"))
+        atexit.register(_remove_private, process, path)
+    return _private[process]
+
+
+def _remove_private(process: int, path: Path) -> None:
+    if os.getpid() == process:  # and not a child that has inherited the registration
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _find(names: Iterable[str]) -> ctypes.CDLL | None:
+    """The first library of these names that may be loaded and can be; removes damaged ones on its way."""
+    shared = _shared_directory(create=False)
+    directories = [*([shared] if shared else []), *_private.values()]
+    for name in names:
+        for directory in directories:
+            try:
+                entries = sorted(os.listdir(directory))
+            except OSError:
+                continue
+            for entry in entries:
+                if entry.startswith(f"{name}-") and entry.endswith(".so"):
+                    path = directory / entry
+                    try:
+                        return _load(path)
+                    except _UntrustedError as error:
+                        warn_once(f"file {path}", f"a compiled kernel is not loaded: {error}")
+                    except _DamagedError:
+                        with contextlib.suppress(OSError):
+                            path.unlink()
+                    except OSError as error:  # made on a machine that differs in what no key can say
+                        _log.info("%s does not load: %s", path, error)
+    return None
+
+
+# ---------------------------------------------------------------- publication
+
+
+def _publish(content: bytes, name: str) -> ctypes.CDLL:
+    """Put a library into the first directory that can hold it, and load it from there."""
+    entry = f"{name}-{_digest(content)}.so"
+    shared = _shared_directory(create=True)
+    if shared is not None:
+        try:
+            return _put(shared / entry, content)
+        except OSError as error:
+            _refuse(shared, error)
+    try:
+        return _put(_private_directory() / entry, content)
+    except OSError as error:
+        raise CompilerError(f"what the compiler wrote can be loaded from no directory: {error}") from error
+
+
+def _put(path: Path, content: bytes) -> ctypes.CDLL:
+    """Make ``path`` appear whole, unless it is there already: a file that exists may be mapped by any process."""
+    handle, name = tempfile.mkstemp(prefix=_PASSING, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            _sweep(path.parent, os.fstat(handle).st_mtime)
+        mine = _name(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+    try:
+        return _load(path)
+    except OSError:
+        if mine:  # of no use to others either
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _name(passing: str, path: Path) -> bool:
+    """Give a finished file its name; False if the name is taken."""
+    try:
+        os.link(passing, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links; the lock is what keeps others from the same name here
+        if path.exists():
+            return False
+        os.rename(passing, path)
+    return True
+
+
+def _sweep(directory: Path, now: float) -> None:
+    """Remove what killed processes have left; ``now`` is by the clock of the file system."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PASSING) and now - entry.stat(follow_symlinks=False).st_mtime > _STALE:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+# ---------------------------------------------------------------- one process at a time
+
+
+@contextlib.contextmanager
+def _alone(directory: Path | None, stem: str, name: str) -> Iterator[None]:
+    """Keep other processes from compiling the same kernel, where the file system has locks.
+
+    Nothing but time depends on it, so that a lock which cannot be had is done without.
+    """
+    if directory is None:
+        yield
+        return
+    from filelock import FileLock  # loads asyncio; needed only where something is compiled
+
+    lock = FileLock(directory / f"{_PASSING}{name}.lock")
+    held = _acquire(lock, lambda: _tell(f"waiting for another process that compiles {stem}", directory))
+    try:
+        yield
+    finally:
+        if held:
+            # First the name, then the lock: who waits sees that its file has no name, and begins anew.
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
+            with contextlib.suppress(OSError):
+                lock.release()
+
+
+def _acquire(lock: BaseFileLock, slow: Callable[[], None]) -> bool:
+    try:
+        try:
+            lock.acquire(timeout=_MOMENT, poll_interval=_POLL)
+        except TimeoutError:
+            slow()
+            lock.acquire(timeout=_PATIENCE, poll_interval=_POLL)
+    except TimeoutError:
+        _log.warning("momentgen: %s was held for %s s; compiling without it", lock.lock_file, _PATIENCE)
+        return False
+    except (OSError, NotImplementedError, RuntimeError) as error:
+        _log.info("%s cannot be locked: %s", lock.lock_file, error)
+        with contextlib.suppress(OSError):
+            os.unlink(lock.lock_file)
+        return False
+    return True
+
+
+def _digest(*parts: str | bytes) -> str:
+    sha = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        sha.update(len(content).to_bytes(8, "little") + content)
+    return sha.hexdigest()[:20]
