@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.activations import BY_FUNCTION, generated_op
+from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Rule, new_law, register_pytree, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
@@ -97,6 +98,8 @@ def _rule(name: str, kind: str) -> Rule:
         return _maximum
 
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
+            return args[0].mean(dims, keepdim=True)
         own = diagonal_rule(name, kind)
         found = own(entry, args, kwargs)  # type: ignore[misc]
         if kind in ("query", "refusal", "write"):

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.unsupported import place
 
-__all__ = ["VARIANCE", "bind", "check", "once_a_batch", "square_linear", "squares", "window_starts"]
+__all__ = ["VARIANCE", "bind", "check", "once_a_batch", "pooled_to_one", "square_linear", "squares", "window_starts"]
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -55,6 +55,18 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments after the first, by name."""
     return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+def pooled_to_one(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
+    """The dimensions that an adaptive average pool to one place averages; None for another function.
+
+    Under vmap torch loops over the batch there, and takes an average over dimensions as it is.
+    """
+    if not name.startswith("adaptive_avg_pool"):
+        return None
+    size = kwargs.get("output_size", args[1] if len(args) > 1 else None)
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+    return tuple(range(-int(name[-2]), 0)) if set(sizes) == {1} else None
 
 
 def check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:

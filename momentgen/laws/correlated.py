@@ -274,6 +274,8 @@ def _linear_part(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
+    if (dims := affine.pooled_to_one(entry.name, args, kwargs)) is not None:
+        return x.mean(dims, keepdim=True)
     if not isinstance(x, Correlated) or len(_random(args, kwargs)) > 1 or entry.name == "diff":
         return _general(entry, args, kwargs)
     joint = x._joint
@@ -286,16 +288,6 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         var = torch.maximum(prior, squared_length(tangents))
         return correlated(mean, var, tangents, deviations, independent=alone and joint.independent)
     return _mixed(entry, mean, prior, tangents, deviations)
-
-
-def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("weight", "bias", "running_mean", "running_var", "training")
-    if entry.call is not torch.batch_norm:
-        names = ("running_mean", "running_var", "weight", "bias", "training")
-    bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-    if bound.get("training"):
-        raise unsupported(entry.call, args[0], "batch norm in training needs the whole batch; use ap2", entry)
-    return _affine(entry, args, kwargs)
 
 
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -495,9 +487,10 @@ def _rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {kind: _general for kind in KINDS if kind not in ("decision", "write")}
     rules.update(
         affine=_affine, movement=_movement, pointwise=_elementwise, arithmetic=_arithmetic, noise=_noise,
-        creation=_creation, query=_query, refusal=_refused, maximum=maximum, batch_norm=_batch_norm,
+        creation=_creation, query=_query, refusal=_refused, maximum=maximum,
     )  # fmt: skip
     rules.update(composite.RULES)
+    rules["batch_norm"] = _affine
     rules["scaled_dot_product_attention"] = _attention
     return rules
 

@@ -1,20 +1,22 @@
 """Running a network example by example, for laws that keep what the units of one example have in common.
 
 A law that knows covariances has one matrix, or one set of directions, per example.  Networks reshape and merge the
-batch as they like, so the network is run on a batch of one, under ``torch.vmap`` over the examples: the result for one
-example does not depend on the others, and the network may permute what it wants.
+batch as they like, so a network is run on a batch of one, under ``torch.vmap`` over the examples, or one after another
+where vmap cannot run it.  The result for one example does not depend on the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, MomentgenError
+from momentgen.laws.notes import note
 from momentgen.runtime import Moments
 
 __all__ = ["per_example"]
@@ -46,8 +48,9 @@ def per_example(
         What ``run`` returned, each tensor with the batch in front.
 
     Raises:
-        InputError: if no argument is moments, or these have no batch.
+        InputError: if no argument is moments, or these have no batch, or the network is a batch norm in training.
     """
+    _check(where)
     leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Moments))
     batch = _batch_of(where, leaves)
     given: list[Tensor] = []
@@ -70,9 +73,40 @@ def per_example(
         return run(own_args, own_kwargs)
 
     split = (*given, *extra)
-    if batch == 1:  # as it is, so that a network that vmap cannot run is run
-        return pytree.tree_map(lambda part: part.unsqueeze(0), one(*[tensor.squeeze(0) for tensor in split]))
-    return torch.vmap(one, randomness="different", chunk_size=chunk_size)(*split)
+    if batch > 1:
+        try:
+            with _quiet():
+                return torch.vmap(one, randomness="different", chunk_size=chunk_size)(*split)
+        except RuntimeError as error:
+            if isinstance(error, MomentgenError) or "vmap" not in str(error):
+                raise
+            note(f"{type(where).__name__}: run one example after another, since torch.vmap cannot run it")
+    found = [one(*[tensor[example] for tensor in split]) for example in range(batch)]
+    return pytree.tree_map(lambda *parts: torch.stack(parts), *found)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings of functions that vmap loops over, which change no number.  Private in torch."""
+    functorch: Any = getattr(torch._C, "_functorch", None)
+    enabled = getattr(functorch, "_is_vmap_fallback_warning_enabled", None)
+    if enabled is None or not enabled():
+        yield
+        return
+    functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_warning_enabled(True)
+
+
+def _check(where: object) -> None:
+    for name, module in where.named_modules() if isinstance(where, torch.nn.Module) else ():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+            raise InputError(
+                f"{type(where).__name__}: {name or 'it'} is a batch norm in training, whose statistics need the whole "
+                "batch; call eval(), or use ap2"
+            )
 
 
 def _batch_of(where: object, leaves: list[Any]) -> int:

@@ -1,0 +1,325 @@
+"""``correlated`` and ``output_covariance``: what values share is carried to the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws import backward, effort, two_passes
+from momentgen.laws.numerics.shrinkage import shrunk
+from momentgen.runtime import JointMoments
+
+SAMPLES = 20_000
+
+
+class Residual(nn.Module):
+    """Two values that share a source meet again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(x + torch.relu(self.second(x)))
+
+
+class Gated(nn.Module):
+    """A product of two values of one source, and SiLU written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.last = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x * torch.sigmoid(x)
+        return self.last(x * torch.sigmoid(self.gate(x)))
+
+
+class Attention(nn.Module):
+    """One block of a transformer, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(len(x), -1, 8)
+        q, k, v = self.qkv(self.norm(tokens)).chunk(3, -1)
+        return self.head(tokens.mean(1) + self.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
+
+
+def perceptron(activation: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 6, 3),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(6, 3),
+    )
+
+
+#: network, inputs, variance of the noise, tolerance of σ, of the covariance and of the mean in σ, each relative
+CASES = {
+    "relu": (lambda: perceptron(nn.ReLU), 8, 0.05, 0.1, 0.15, 0.1),
+    "tanh": (lambda: perceptron(nn.Tanh), 8, 0.05, 0.1, 0.15, 0.1),
+    "gelu": (lambda: perceptron(nn.GELU), 8, 0.05, 0.06, 0.15, 0.1),
+    "residual": (Residual, 8, 0.05, 0.06, 0.15, 0.1),
+    "gated": (Gated, 8, 0.05, 0.06, 0.15, 0.1),
+    "convolutional": (convolutional, 64, 0.05, 0.08, 0.2, 0.15),
+    "attention": (Attention, 32, 0.01, 0.08, 0.2, 0.15),
+}
+
+
+def built(make: Callable[[], nn.Module]) -> nn.Module:
+    """A network whose units share much, as those of a trained one."""
+    torch.manual_seed(3)
+    net = make().eval()
+    with torch.no_grad():
+        for module in net.modules():
+            if isinstance(module, nn.Linear) and module.in_features > 3:
+                shared = torch.randn(module.out_features, 1) * torch.randn(1, module.in_features)
+                module.weight.add_(shared / module.in_features**0.5)
+    return net
+
+
+def sampled(net: nn.Module, x: Moments) -> Tensor:
+    """Outputs of the plain network, shape (samples, batch, K)."""
+    torch.manual_seed(7)
+    with torch.no_grad():
+        drawn = x.mean + x.std * torch.randn(SAMPLES, *x.mean.shape)
+        return net(drawn.flatten(0, 1)).unflatten(0, drawn.shape[:2]).double()
+
+
+def far_off(found: JointMoments, truth: Tensor) -> tuple[float, float, float]:
+    """Root mean square error of log σ, mean Frobenius error of the covariance, worst error of the mean in σ."""
+    sigma = truth.std(0)
+    of_sigma = (found.var.double().sqrt() / sigma).log().square().mean().sqrt().item()
+    covariance = torch.stack([torch.cov(truth[:, k].T) for k in range(truth.shape[1])])
+    away = (found.covariance - covariance).flatten(1).norm(dim=1) / covariance.flatten(1).norm(dim=1)
+    return of_sigma, away.mean().item(), ((found.mean - truth.mean(0)) / sigma).abs().max().item()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sigma_covariance_and_mean_are_those_of_sampling(name: str) -> None:
+    make, inputs, variance, of_sigma, of_covariance, of_mean = CASES[name]
+    net = built(make)
+    x = Moments(torch.randn(2, inputs), variance)
+    with torch.no_grad():
+        found = momentgen.convert(net, method="correlated")(x)
+    errors = far_off(found, sampled(net, x))
+    assert errors[0] < of_sigma, errors
+    assert errors[1] < of_covariance, errors
+    assert errors[2] < of_mean, errors
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "residual", "convolutional"])
+def test_the_adjoint_covariance_is_that_of_sampling(name: str) -> None:
+    make, inputs, variance, *_ = CASES[name]
+    net = built(make)
+    x = Moments(torch.randn(2, inputs), variance / 5)
+    with torch.no_grad():
+        found = momentgen.output_covariance(net, x)
+    errors = far_off(found, sampled(net, x))
+    assert errors[0] < 0.1, errors
+    assert errors[1] < 0.2, errors
+
+
+@pytest.mark.parametrize("method", ["correlated", "adjoint"])
+def test_a_linear_network_is_exact(method: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)).double()
+    mean, var = torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64)
+    weight = (net[1].weight @ net[0].weight).detach()
+    with torch.no_grad():
+        if method == "adjoint":
+            found = momentgen.output_covariance(net, Moments(mean, var))
+        else:
+            found = momentgen.convert(net, method="correlated")(Moments(mean, var))
+    torch.testing.assert_close(found.covariance, (weight * var[:, None]) @ weight.T, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.mean, net(mean).detach())
+
+
+def test_noise_of_the_network_itself_is_carried_with_its_correlations() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    built(lambda: net)
+    net.train()
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        found = momentgen.convert(net, method="correlated")(Moments(x, torch.zeros_like(x)))
+        truth = net(x.expand(SAMPLES, 2, 8).flatten(0, 1)).unflatten(0, (SAMPLES, 2)).double()
+    errors = far_off(found, truth)
+    assert errors[0] < 0.06, errors
+    assert errors[1] < 0.15, errors
+
+
+def test_the_same_bits_twice_and_each_example_by_itself() -> None:
+    net = built(convolutional)
+    x = Moments(torch.randn(3, 64), 0.1)
+    with torch.no_grad():
+        converted = momentgen.convert(net, method="correlated")
+        first, second = converted(x), converted(x)
+        alone = converted(Moments(x.mean[1:2], x.var[1:2]))
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.var, second.var)
+    assert torch.equal(first.factor, second.factor)
+    torch.testing.assert_close(alone.var, first.var[1:2], rtol=1e-4, atol=0)
+
+
+def test_no_noise_gives_none() -> None:
+    net = built(convolutional)
+    x = torch.randn(2, 64)
+    with torch.no_grad():
+        found = momentgen.convert(net, method="correlated")(Moments(x, 0.0))
+        adjoint = momentgen.output_covariance(net, Moments(x, 0.0))
+        torch.testing.assert_close(found.mean, net(x))
+    assert not found.var.any()
+    assert not adjoint.var.any()
+
+
+def test_covariances_are_symmetric_and_positive_semidefinite() -> None:
+    net = built(Attention)
+    x = Moments(torch.randn(3, 32), 0.5)
+    with torch.no_grad():
+        for found in (momentgen.convert(net, method="correlated")(x), momentgen.output_covariance(net, x)):
+            matrix = found.covariance
+            assert torch.equal(matrix, matrix.mT)
+            assert (torch.linalg.eigvalsh(matrix.double()) > -1e-6 * matrix.diagonal(dim1=-2, dim2=-1).amax()).all()
+            assert (found.var >= 0).all()
+
+
+def test_gradients_are_those_of_finite_differences_with_the_directions_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = Moments(torch.randn(1, 3, dtype=torch.float64), torch.full((1, 3), 0.2, dtype=torch.float64))
+    held = []
+    own = backward.derivatives
+
+    def derivatives(*args: object, **kwargs: object) -> object:
+        if not held:
+            held.append(tuple(part.detach() for part in own(*args, **kwargs)))  # type: ignore[arg-type]
+        return held[0]
+
+    monkeypatch.setattr(two_passes, "derivatives", derivatives)
+    converted = momentgen.convert(net, method="correlated")
+
+    def value(weight: Tensor) -> Tensor:
+        out = torch.func.functional_call(converted, {"0.weight": weight}, (x,))
+        return out.var.sum() + out.mean.sum() + out.covariance.sum()
+
+    weight = net[0].weight.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(value, (weight,), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+def test_a_network_learns_through_it() -> None:
+    torch.manual_seed(0)
+    net = built(lambda: perceptron(nn.ReLU))
+    converted = momentgen.convert(net, method="correlated")
+    x, y = torch.randn(8, 8), torch.randn(8, 3)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    losses = []
+    for _ in range(6):
+        out = converted(Moments(x, 0.05))
+        loss = ((out.mean - y).square() + out.var).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_many_outputs_share_the_directions() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 200))
+    x = Moments(torch.randn(1, 6), 0.05)
+    with torch.no_grad():
+        found = momentgen.convert(net, method="correlated")(x)
+    assert found.factor.shape == (1, 10, 200)
+    assert far_off(found, sampled(net, x))[1] < 0.15
+
+
+@pytest.mark.parametrize(
+    ("samples", "directions"), [pytest.param(1, 10, id="one sample"), pytest.param(8, 0, id="no direction")]
+)
+def test_too_little_effort_is_refused(samples: int, directions: int) -> None:
+    with pytest.raises(InputError, match="at least 1 direction and 2 samples"), effort(directions, samples):
+        pass
+
+
+def test_more_effort_is_spent_where_it_is_asked_for() -> None:
+    net = built(lambda: perceptron(nn.ReLU))
+    x = Moments(torch.randn(1, 8), 0.05)
+    with torch.no_grad(), effort(directions=2, samples=16):
+        assert momentgen.convert(net, method="correlated")(x).factor.shape == (1, 2, 3)
+
+
+def test_many_outputs_of_the_adjoint_must_be_chosen() -> None:
+    net = nn.Linear(4, 101)
+    x = Moments(torch.zeros(1, 4), 1.0)
+    with pytest.raises(InputError, match=r"has 101 outputs.*outputs=.*correlated"):
+        momentgen.output_covariance(net, x)
+    assert momentgen.output_covariance(net, x, outputs=[3, 100]).covariance.shape == (1, 2, 2)
+    with pytest.raises(InputError, match="expected outputs from 0 to 100, got 101"):
+        momentgen.output_covariance(net, x, outputs=[101])
+
+
+def test_what_depends_on_the_draw_is_refused_with_its_place() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.argmax(1)
+
+    for run in (
+        lambda: momentgen.convert(Picks(), method="correlated")(Moments(torch.zeros(2, 3), 1.0)),
+        lambda: momentgen.output_covariance(Picks(), Moments(torch.zeros(2, 3), 1.0)),
+    ):
+        with pytest.raises(UnsupportedError, match="argmax of a random value"):
+            run()
+
+
+def test_outputs_without_the_batch_in_front_are_refused() -> None:
+    class Total(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sum()
+
+    with pytest.raises(InputError, match="batch in dimension 0"):
+        momentgen.convert(Total(), method="correlated")(Moments(torch.zeros(2, 3), 1.0))
+
+
+def test_batch_norm_in_training_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
+    with pytest.raises(InputError, match="1 is a batch norm in training"):
+        momentgen.convert(net, method="correlated")(Moments(torch.zeros(2, 3), 1.0))
+
+
+def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
+    """Channels whose variance is twice and half of that of independent values; truth by construction."""
+    torch.manual_seed(0)
+    truth = torch.where(torch.arange(20) < 10, 2.0, 0.5)
+    prior = torch.rand(1, 20, 8, 8) + 0.5
+    drawn = (truth[:, None, None] * prior).sqrt() * torch.randn(8, 1, 20, 8, 8)
+    found = shrunk(prior, drawn, 1).flatten()
+    assert ((found / truth).log().abs() < 0.25).all()
+    alike = shrunk(prior, prior.sqrt() * torch.randn(8, 1, 20, 8, 8), 1)
+    assert (alike.log().abs() < 0.1).all()
+
+
+def test_nothing_to_compare_is_a_factor_of_one() -> None:
+    assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
