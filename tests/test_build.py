@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub_compiler import compile_stub
 
@@ -544,11 +544,13 @@ _manifests = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(_manifests)
 def test_a_manifest_survives_its_text(manifest: Manifest) -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
+@settings(max_examples=30)
 @given(_manifests, st.data())
 def test_a_manifest_with_any_line_missing_or_cut_is_refused(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.to_json()

@@ -176,8 +176,8 @@ def functions_called_in(f: str, accuracy: str) -> set[str]:
 @pytest.mark.parametrize(
     "f",
     [
-        "sympy.Max(x, 0)",
         "x**2",
+        pytest.param("sympy.Max(x, 0)", marks=pytest.mark.slow),
         pytest.param("sympy.tanh(x)", marks=pytest.mark.slow),
         pytest.param("sympy.sqrt(1 + x**2)", marks=pytest.mark.slow),
     ],

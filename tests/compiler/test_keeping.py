@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from momentgen.compiler import pipeline
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evidence import Evidence, Run, read_evidence
 from momentgen.compiler.keeping import Keeper
-from momentgen.compiler.pipeline import CompiledRule, compile_rule
+from momentgen.compiler.pipeline import CompiledRule, Outcome, compile_rule
 from momentgen.compiler.plain import decoded, encoded, rule_data
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise import Way, plans
@@ -45,6 +44,13 @@ def anew() -> CompiledRule:
     return compile_rule(QUICK, evidence=FOUND)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Kept, CompiledRule]:
+    """Where the quick rule is kept, and what it became then."""
+    kept = Kept(tmp_path_factory.mktemp("kept"))
+    return kept, keep(kept)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
@@ -67,20 +73,25 @@ def keep(kept: Kept, rule: Rule = QUICK, evidence: Evidence = FOUND) -> Compiled
     return compile_rule(rule, evidence=evidence, memory=Keeper(rule, evidence, kept, sources()))
 
 
-def test_what_was_kept_gives_the_same_files_bit_for_bit(kept: Kept, request: pytest.FixtureRequest) -> None:
-    assert keep(kept).files == anew().files
-    request.getfixturevalue("forbidden")
-    again = keep(kept)
+Filled = tuple[Kept, CompiledRule]
+
+
+def test_keeping_changes_no_file(filled: Filled) -> None:
+    assert filled[1].files == anew().files
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_what_was_kept_gives_the_same_files_bit_for_bit(filled: Filled) -> None:
+    again = keep(filled[0])
     assert again.files == anew().files
     assert again.variants == anew().variants
     assert again.programs == anew().programs
 
 
-def test_a_doc_or_a_citation_is_not_what_a_rule_computes_with(kept: Kept, request: pytest.FixtureRequest) -> None:
-    keep(kept)
-    request.getfixturevalue("forbidden")
+@pytest.mark.usefixtures("forbidden")
+def test_a_doc_or_a_citation_is_not_what_a_rule_computes_with(filled: Filled) -> None:
     other = dataclasses.replace(QUICK, doc="Another doc.", citation="Somebody, 2001", digest="ab" * 32)
-    files = keep(kept, other).files
+    files = keep(filled[0], other).files
     assert "Another doc." in files["__init__.py"]
     assert "Somebody, 2001" in files["exact.json"]
     assert "ab" * 32 in files["exact.c"]
@@ -142,14 +153,16 @@ def test_only_a_change_of_the_code_that_made_it_makes_what_was_kept_worthless(
     assert (Keeper(QUICK, FOUND, kept, changed).key(way) == before) is same
 
 
-def test_nothing_is_kept_where_a_source_was_edited_meanwhile(tmp_path: Path, kept: Kept) -> None:
+def test_nothing_is_kept_where_a_source_was_edited_meanwhile(tmp_path: Path) -> None:
     copy = copied(tmp_path / "copy", "momentgen.compiler.certify", "")
-    copy.reached(["momentgen.compiler.certify"])
+    (folder := tmp_path / "kept").mkdir()
+    keeper, way = Keeper(QUICK, FOUND, Kept(folder), copy), Way("homogeneous", (KINK,), lambda: ())
+    keeper.keep(way, Outcome(refusal="unedited"))
+    assert keeper.recall(way) == Outcome(refusal="unedited")
     path = copy.root / "compiler/certify.py"
     path.write_text(path.read_text() + "\nADDED = 1\n")
-    with tempfile.TemporaryDirectory() as folder:
-        compile_rule(QUICK, memory=Keeper(QUICK, Evidence("quick"), Kept(Path(folder)), copy))
-        assert list(Path(folder).iterdir()) == []
+    keeper.keep(way, Outcome(refusal="edited"))
+    assert keeper.recall(way) == Outcome(refusal="unedited")
 
 
 def test_a_goal_that_is_missed_is_kept_and_says_the_same(kept: Kept, request: pytest.FixtureRequest) -> None:
@@ -170,7 +183,8 @@ def test_an_error_of_a_tool_is_not_kept(kept: Kept, monkeypatch: pytest.MonkeyPa
         patch.setattr(pipeline, "certified", fail)
         with pytest.raises(BuildError, match="the compiler was killed"):
             keep(kept)
-    assert keep(kept).files == anew().files
+    (way,) = plans(derive(QUICK), "homogeneous")
+    assert Keeper(QUICK, FOUND, kept, sources()).recall(way) is None
 
 
 @pytest.mark.slow
