@@ -1,57 +1,43 @@
 """Builds: a directory of rules in, a Python package of ops out.
 
 This is the top of the compiler.  :func:`build` compiles the rules that changed,
-each in a process of its own, and writes each as soon as it is done;
+each in a worker process, and writes each as soon as it is done;
 :func:`check` says what a build would change.  What is on disk is the subject of
-:mod:`momentgen.output`, what happens to one rule that of
-:mod:`momentgen.compiler.pipeline`.
+:mod:`momentgen.output`, which compiler wrote it that of
+:mod:`momentgen.compiler_state`, what happens to one rule that of
+:mod:`momentgen.compiler.pipeline`, and where that happens that of
+:mod:`momentgen.workers`.
 
-A build is *incremental* (digests of the rule file, the compiler and every output
-file decide), *atomic* (a rule's directory is replaced as a whole or not at all)
-and *deterministic* (the same rules give the same bytes).  The compiler is
-imported only when there is something to compile.
+A build is *incremental* (digests of the rule file, of what the compiler's code means
+and of every output file decide; what takes long is kept in :mod:`momentgen.kept`),
+*atomic* (a rule's directory is replaced as a whole or not at all) and
+*deterministic* (the same rules give the same bytes).  The compiler is imported only
+when there is something to compile.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
+import functools
 import os
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
+from momentgen.compiler_state import UNKNOWN, CompilerState, compiler_sources
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.output import Finding, Manifest, Output, VariantSummary, compiler_digest, sha256
-from momentgen.rule_files import evidence_path, load_rule_sources
+from momentgen.kept import Kept, open_kept
+from momentgen.output import Finding, Manifest, Output, VariantSummary, sha256
+from momentgen.rule_compiler import Compiler, RuleCompiler
+from momentgen.rule_files import load_rule_sources
+from momentgen.workers import Lost, run_all
 
 __all__ = ["BuildResult", "Reporter", "RuleResult", "build", "check", "default_output"]
 
 
-class Compiled(Protocol):
-    """What the compiler hands back for one rule (``momentgen.compiler.pipeline.CompiledRule``)."""
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """Text of each file of the rule's directory, the manifest left out."""
-
-    @property
-    def variants(self) -> Sequence[Any]:
-        """One summary a variant: ``name``, ``bounds``, ``operations``."""
-
-
 _LONGEST = 400  # characters of a message that was not written for users
-
-#: (rule name, rule file, progress) -> Compiled; must be picklable, since workers call it
-Compiler = Callable[[str, Path, Callable[[str], None]], Compiled]
 
 
 @dataclass(frozen=True)
@@ -106,6 +92,9 @@ class Reporter:
     def waiting(self, output: Path) -> None:
         """Another build holds ``output``; this one waits for it."""
 
+    def note(self, message: str) -> None:
+        """Something that the user should know, and that stops nothing."""
+
     def stage(self, rule: str, stage: str) -> None:
         """``rule`` has come to ``stage``."""
 
@@ -128,6 +117,8 @@ def build(
     *,
     jobs: int | None = None,
     only: str | None = None,
+    timeout: float | None = None,
+    cache: bool = True,
     reporter: Reporter | None = None,
     compiler: Compiler | None = None,
 ) -> BuildResult:
@@ -139,8 +130,10 @@ def build(
         rules: directory of rule files.
         output: the package to write; :func:`default_output` unless given.
         jobs: rules compiled at a time; by default as many as there are cores.  With 1, or one rule to compile,
-            it is done in this process.
+            it is done in this process, unless there is a ``timeout``.
         only: name of the one rule to look at; the others stay as they are.
+        timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
+        cache: whether results of lowering and certification may come from earlier builds, and are kept for later ones.
         reporter: told how it goes.
         compiler: stands in for the compiler, in tests.
 
@@ -154,8 +147,8 @@ def build(
     out.create()
     with out.locked(waiting=lambda: reporter.waiting(out.path)):
         out.recover()
-        digest = compiler_digest()
-        findings = {name: out.findings(name, sources[name].sha256, digest) for name in chosen}
+        compilers = _Compilers(out)
+        findings = {name: out.findings(name, sources[name].sha256, compilers.behind(name)) for name in chosen}
         removed = [finding.path for found in findings.values() for finding in found if finding.kind == "orphan"]
         if gone := [name for name in out.strangers(sources) if only is None and out.wrote(name)]:
             out.prepare()
@@ -167,12 +160,16 @@ def build(
         results = {name: _fresh(out, name) for name in chosen if name not in stale}
         if stale:
             out.prepare()
+            compilers.begin(sources)
             reporter.planned(out.path, stale)
             # The longest rule files tend to take longest: begin with them, so that no worker is left alone with one.
             todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
-            with contextlib.closing(_compile_all(todo, jobs or _cores(), reporter, compiler or _compile)) as compiled:
+            compiler = compiler or RuleCompiler(compilers.sources, _kept(reporter) if cache else None)
+            with contextlib.closing(_compile_all(todo, jobs or _cores(), reporter, compiler, timeout)) as compiled:
                 for done in compiled:
-                    results[done.rule] = result = _write(out, sources[done.rule], digest, done)
+                    results[done.rule] = result = _write(out, sources[done.rule], done)
+                    if result.status == "built":
+                        compilers.built(done.rule)
                     reporter.finished(result)
         if out.init_findings(sources):
             out.write_init(sources)
@@ -197,10 +194,13 @@ def check(
     reporter = reporter or Reporter()
     sources, chosen = _sources(rules, only)
     out = _output(rules, output)
-    digest = compiler_digest()
     with out.locked(shared=True, waiting=lambda: reporter.waiting(out.path)):
-        found = [finding for name in chosen for finding in out.findings(name, sources[name].sha256, digest)]
+        compilers = _Compilers(out)
+        found = []
+        for name in chosen:
+            found += out.findings(name, sources[name].sha256, compilers.behind(name))
         if only is None:
+            found += out.compiler_findings()
             found += [Finding("orphan", name, "no rule produces it") for name in out.strangers(sources)]
             found += out.init_findings(sources)
     return tuple(found)
@@ -246,6 +246,40 @@ def _fresh(out: Output, rule: str) -> RuleResult:
     return RuleResult(rule, "fresh", manifest.variants if manifest else ())
 
 
+class _Compilers:
+    """Which rules of an output directory were built by another state of the compiler than the present one."""
+
+    def __init__(self, out: Output) -> None:
+        self._out, self.sources, self._state = out, compiler_sources(), out.compiler()
+        self._changes = (UNKNOWN,) if self._state is None else self._state.changes(self.sources)
+        self._behind: dict[str, tuple[str, ...]] = {}
+
+    def behind(self, rule: str) -> tuple[str, ...]:
+        """What has changed since ``rule`` was built; empty where that makes no difference."""
+        before = () if self._state is None else self._state.behind.get(rule, ())
+        return tuple(sorted({*before, *self._changes}))
+
+    def begin(self, rules: Iterable[str]) -> None:
+        """Record the present compiler, and what is behind it, before any of ``rules`` is written.
+
+        A build that is killed then leaves no rule that passes for another compiler's.
+        """
+        self._behind = {rule: self.behind(rule) for rule in rules if self._out.wrote(rule)}
+        if self._state is None or self._changes:
+            self._state = CompilerState.of(self.sources)
+        self._write()
+
+    def built(self, rule: str) -> None:
+        """Record that ``rule`` has been written: by this state, unless a source was edited meanwhile."""
+        assert self._state is not None
+        self._behind[rule] = self._state.changes(compiler_sources())
+        self._write()
+
+    def _write(self) -> None:
+        assert self._state is not None
+        self._out.write_compiler(self._state.with_behind(self._behind))
+
+
 # ---------------------------------------------------------------- compiling, here or in workers
 
 
@@ -261,33 +295,21 @@ class _Done:
     defect: str = ""
 
 
-def _compile(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
-    """The compiler proper; imported here because it takes a second."""
-    from momentgen.compiler.evidence import read_evidence
-    from momentgen.compiler.pipeline import compile_rule
-    from momentgen.compiler.reduction import compile_reduction
-    from momentgen.rule import load_reductions, load_rules
-
-    progress("rule")
-    for candidate in load_rules(path):
-        if candidate.name == rule:
-            evidence = read_evidence(evidence_path(path), rule)
-            compiled: Compiled = compile_rule(candidate, progress=progress, evidence=evidence)
-            return compiled
-    for reduction in load_reductions(path):
-        if reduction.name == rule:
-            written: Compiled = compile_reduction(reduction, progress=progress)
-            return written
-    raise RuleError(rule, f"expected {path.name} to define a rule of this name")
+def _kept(reporter: Reporter) -> Kept | None:
+    try:
+        return open_kept()
+    except MomentgenError as error:
+        reporter.note(f"nothing is kept for later builds: {error}")
+        return None
 
 
-def _run(source: _Source, compiler: Compiler, report: Callable[[str, str], None]) -> _Done:
+def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) -> _Done:
     stage, started = "rule", time.perf_counter()
 
     def progress(name: str) -> None:
         nonlocal stage
         stage = name
-        report(source.name, name)
+        report(name)
 
     def failed(error: MomentgenError, defect: str = "") -> _Done:
         return _Done(source.name, time.perf_counter() - started, error=error, defect=defect)
@@ -310,94 +332,49 @@ def _run(source: _Source, compiler: Compiler, report: Callable[[str, str], None]
 
 
 def _compile_all(
-    sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler
+    sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler, timeout: float | None
 ) -> Generator[_Done, None, None]:
     """Compile ``sources``, at most ``jobs`` at a time; yields each as it is done."""
-    if min(jobs, len(sources)) == 1:
+    work = functools.partial(_run, compiler=compiler)
+    if min(jobs, len(sources)) == 1 and timeout is None:
         for source in sources:
-            yield _run(source, compiler, reporter.stage)
+            yield work(source, functools.partial(reporter.stage, source.name))
         return
-    left = {source.name: source for source in sources}
-    for done in _in_pool(sources, jobs, reporter, compiler):
-        del left[done.rule]
-        yield done
-    # A worker died and took the pool with it.  Alone in a pool, each rule that is left answers for itself.
-    for source in list(left.values()):
-        alone = next(_in_pool([source], 1, reporter, compiler), None)
-        lost = BuildError(source.name, "build", "its worker process died (out of memory, or killed)")
-        yield alone or _Done(source.name, 0.0, error=lost)
+
+    def in_workers(sources: Sequence[_Source], workers: int) -> Generator[tuple[_Source, _Done | Lost], None, None]:
+        return run_all(
+            sources, workers, work, timeout=timeout, stage=lambda source, name: reporter.stage(source.name, name)
+        )
+
+    died: list[_Source] = []
+    with contextlib.closing(in_workers(sources, min(jobs, len(sources)))) as done:
+        for source, result in done:
+            if isinstance(result, Lost) and not result.timed_out:
+                died.append(source)
+            else:
+                yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
+    # Two rules at a time may have been too much for the memory: each that was lost answers for itself, alone.
+    with contextlib.closing(in_workers(died, 1)) as done:
+        for source, result in done:
+            yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
 
 
-def _in_pool(
-    sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler
-) -> Generator[_Done, None, None]:
-    """Compile ``sources`` in worker processes; ends early if one of them dies."""
-    context = multiprocessing.get_context("spawn")
-    stages = context.SimpleQueue()
-
-    def drain() -> None:
-        while not stages.empty():
-            reporter.stage(*stages.get())
-
-    workers, others = min(jobs, len(sources)), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(stages,)) as pool:
-        waiting: set[Future[_Done]] = {pool.submit(_work, source, compiler) for source in sources}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-                drain()
-                for future in done:
-                    yield future.result()
-        except BrokenProcessPool:
-            return
-        except BaseException:  # interrupted: what runs is of no use any more
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()
-            raise
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_stages: Any = None  # in a worker: where the stages it comes to are told
-
-
-def _start_worker(stages: Any) -> None:
-    global _stages
-    _stages = stages
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # the workers are the threads; more of them only wait
-        os.environ.setdefault(name, "1")
-    _keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _keep_freed_memory() -> None:
-    """Arrays of a megabyte come and go by the thousand; giving each back to the system took a third of a build."""
-    adjust = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None  # glibc has it
-    if adjust is not None:
-        adjust(_M_MMAP_THRESHOLD, 32 << 20)  # its upper limit
-        adjust(_M_TRIM_THRESHOLD, 1 << 30)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(source: _Source, compiler: Compiler) -> _Done:
-    return _run(source, compiler, lambda rule, stage: _stages.put((rule, stage)))
+def _given_up(source: _Source, lost: Lost, timeout: float | None) -> _Done:
+    cause = "its worker process died (out of memory, or killed)"
+    if lost.timed_out:
+        cause = f"it was stopped, not being done within {timeout:g} s (--timeout)"
+    return _Done(source.name, lost.seconds, error=BuildError(source.name, lost.stage or "rule", cause))
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _write(out: Output, source: _Source, compiler: str, done: _Done) -> RuleResult:
+def _write(out: Output, source: _Source, done: _Done) -> RuleResult:
     if done.files is None:
         return RuleResult(done.rule, "failed", seconds=done.seconds, error=done.error, defect=done.defect)
     digests = {name: sha256(text.encode()) for name, text in done.files.items()}
     try:
-        out.write(Manifest(done.rule, source.sha256, compiler, digests, done.variants), done.files)
+        out.write(Manifest(done.rule, source.sha256, digests, done.variants), done.files)
     except BuildError as error:
         return RuleResult(done.rule, "failed", seconds=done.seconds, error=error)
     return RuleResult(done.rule, "built", done.variants, done.seconds)

@@ -72,6 +72,13 @@ def build(
     only: Annotated[
         str | None, typer.Option(metavar="NAME", help="Look at this rule alone.", show_default=False)
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Stop a rule that takes longer; it fails.", show_default=False),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep what takes long for later builds, and use what was kept.")
+    ] = True,
 ) -> None:
     """Compile the rules that changed into a Python package of ops."""
     import momentgen.build
@@ -81,7 +88,7 @@ def build(
         _check(console, rules, out, only)
         return
     with BuildDisplay(console) as display:
-        result = momentgen.build.build(rules, out, jobs=jobs, only=only, reporter=display)
+        result = momentgen.build.build(rules, out, jobs=jobs, only=only, timeout=timeout, cache=cache, reporter=display)
     _print_result(console, result)
     if not result.ok:
         raise typer.Exit(1)

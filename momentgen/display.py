@@ -121,6 +121,9 @@ class BuildDisplay(Reporter):
     def waiting(self, output: Path) -> None:
         self._console.print(f"waiting for another build of {output}", markup=False, soft_wrap=True)
 
+    def note(self, message: str) -> None:
+        self._console.print(f"note: {message}", markup=False, highlight=False, soft_wrap=True)
+
     def stage(self, rule: str, stage: str) -> None:
         if self._progress is None:
             return

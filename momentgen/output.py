@@ -4,6 +4,7 @@ Used by :mod:`momentgen.build`.  Only the standard library is imported, so that 
 build with nothing to do ends at once.
 
     OUT/__init__.py            re-exports one op a rule
+    OUT/compiler.json          the state of the compiler that built them (momentgen.compiler_state)
     OUT/NAME/...               the files of one rule
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from momentgen.compiler_state import CompilerState
 from momentgen.errors import BuildError, MomentgenError
 from momentgen.exchange import exchange
 
@@ -34,15 +36,17 @@ try:
 except ImportError:  # pragma: no cover - not POSIX: builds are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Finding", "Manifest", "Output", "VariantSummary", "compiler_digest", "sha256"]
+__all__ = ["Finding", "Manifest", "Output", "VariantSummary", "sha256"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
 _INIT = "__init__.py"
+_COMPILER = "compiler.json"
 _INIT_FIRST_LINE = '"""Moments of activations, written by `momentgen build`: do not edit.'
 #: what may stand in an output directory without being any rule's
 _TOLERATED = frozenset({".gitattributes", ".gitignore", "__pycache__", "py.typed"})
 _NEW, _OLD = ".new-", ".old"
+_CAUSES = 3  # modules that a finding names
 
 
 def sha256(data: bytes) -> str:
@@ -52,17 +56,6 @@ def sha256(data: bytes) -> str:
     'e3b0c442'
     """
     return hashlib.sha256(data).hexdigest()
-
-
-def compiler_digest() -> str:
-    """Digest of the sources that decide what a rule compiles to: the rule language and the compiler."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(
-        [*root.glob("rule*.py"), root / "symbols.py", root / "sign_change.py", *root.glob("compiler/**/*.py")]
-    ):
-        digest.update(f"{path.relative_to(root).as_posix()} {sha256(path.read_bytes())}\n".encode())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -87,14 +80,12 @@ class Manifest:
     Attributes:
         rule: name of the rule.
         source: SHA-256 of the rule file, its evidence included where there is any.
-        compiler: :func:`compiler_digest` of the compiler that built it.
         files: SHA-256 of each other file of the directory, by name.
         variants: for the closing table.
     """
 
     rule: str
     source: str
-    compiler: str
     files: Mapping[str, str]
     variants: tuple[VariantSummary, ...] = ()
 
@@ -111,7 +102,7 @@ class Manifest:
         Raises:
             ValueError: if the text is anything else, say truncated or edited.
 
-        >>> m = Manifest("relu", "ab", "cd", {"exact.c": "ef"})
+        >>> m = Manifest("relu", "ab", {"exact.c": "ef"})
         >>> Manifest.from_json(m.to_json()) == m
         True
         """
@@ -165,13 +156,13 @@ class Output:
             return None
         return manifest if manifest.rule == rule else None
 
-    def findings(self, rule: str, source: str, compiler: str) -> list[Finding]:
+    def findings(self, rule: str, source: str, behind: Sequence[str] = ()) -> list[Finding]:
         """Why the directory of ``rule`` is not fresh; empty when it is.
 
         Args:
             rule: name of the rule.
             source: SHA-256 of its rule file as it is now.
-            compiler: :func:`compiler_digest` as it is now.
+            behind: what has changed in the compiler since it built the rule.
         """
         folder = self.path / rule
         if not folder.is_dir():
@@ -184,8 +175,9 @@ class Output:
         found = []
         if manifest.source != source:
             found.append(Finding("stale", rule, "the rule file or its evidence has changed since"))
-        if manifest.compiler != compiler:
-            found.append(Finding("stale", rule, "it was built by another state of the compiler"))
+        if behind:
+            shown = ", ".join(behind[:_CAUSES]) + (f" and {len(behind) - _CAUSES} more" if behind[_CAUSES:] else "")
+            found.append(Finding("stale", rule, f"the compiler has changed since: {shown}"))
         for name, digest in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -198,11 +190,26 @@ class Output:
 
     def strangers(self, rules: Iterable[str]) -> list[str]:
         """Entries at the top of the directory that belong to none of ``rules``, sorted."""
-        return sorted(_entries(self.path) - {*rules, _INIT} - _TOLERATED)
+        return sorted(_entries(self.path) - {*rules, _INIT, _COMPILER} - _TOLERATED)
 
     def wrote(self, name: str) -> bool:
         """Whether the entry ``name`` is a rule's directory that momentgen wrote."""
         return self.manifest(name) is not None
+
+    def compiler(self) -> CompilerState | None:
+        """The state of the compiler that built the rules; None where it is not known."""
+        try:
+            return CompilerState.from_json((self.path / _COMPILER).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def compiler_findings(self) -> list[Finding]:
+        """Why it is not known which compiler built the rules; empty where it is."""
+        if self.compiler() is not None:
+            return []
+        if not (self.path / _COMPILER).is_file():
+            return [Finding("missing", _COMPILER, "no record of the compiler that built the rules")]
+        return [Finding("touched", _COMPILER, "it is not as the build wrote it")]
 
     def init_findings(self, rules: Iterable[str]) -> list[Finding]:
         """Why the package's ``__init__.py`` is not what a build of ``rules`` would write."""
@@ -327,14 +334,26 @@ class Output:
         Raises:
             MomentgenError: if it cannot be written.
         """
-        new = self.path / f"{_NEW}{_INIT}"
+        self._replace(_INIT, self._init_text(rules))
+
+    def write_compiler(self, state: CompilerState) -> None:
+        """Write which compiler built the rules, unless that is what is written there.
+
+        Raises:
+            MomentgenError: if it cannot be written.
+        """
+        if self.compiler() != state:
+            self._replace(_COMPILER, state.to_json())
+
+    def _replace(self, name: str, text: str) -> None:
+        new = self.path / f"{_NEW}{name}"
         try:
-            new.write_bytes(self._init_text(rules).encode())
-            new.replace(self.path / _INIT)
+            new.write_bytes(text.encode())
+            new.replace(self.path / name)
         except OSError as error:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
-            raise MomentgenError(f"cannot write {self.path / _INIT}: {_reason(error)}") from error
+            raise MomentgenError(f"cannot write {self.path / name}: {_reason(error)}") from error
 
     def remove(self, name: str) -> None:
         """Remove an entry, given by its path relative to the directory.

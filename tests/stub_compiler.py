@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +45,9 @@ def compile_stub(rule: str, path: Path, progress: Callable[[str], None]) -> Comp
         raise ZeroDivisionError("a defect")
     if "die" in words:
         os.kill(os.getpid(), signal.SIGKILL)
+    if "child" in words:
+        child = subprocess.Popen(["sleep", "60"])
+        (path.parent / f"{rule}.child").write_text(f"{child.pid} {tempfile.mkdtemp()}")
     if "slow" in words:
         (path.parent / f"{rule}.started").touch()
         time.sleep(60)

@@ -21,9 +21,10 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name in ("relu", "abs"):
         (folder / f"{name}.py").write_text(name)
-    monkeypatch.setattr("momentgen.build._compile", compile_stub)
+    monkeypatch.setattr("momentgen.build.RuleCompiler", lambda *_: compile_stub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path / "cache"))
     return folder
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import metadata
 from typing import Any
 
 import mpmath
@@ -22,6 +20,7 @@ from momentgen.compiler.emit.header import Header
 from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
 from momentgen.symbols import Phi, mu1, mu2, v1, v2
+from momentgen.versions import library_versions
 
 __all__ = ["CompiledReduction", "compile_reduction"]
 
@@ -65,13 +64,9 @@ def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lamb
     return CompiledReduction(rule.name, files, tuple(_Summary(name) for name in rule.variants))
 
 
-@lru_cache
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in ("momentgen", "sympy", "mpmath")}
-
-
 def _module(rule: Reduction, name: str, score: Score) -> str:
-    header = Header(rule.name, name, rule.digest, _versions(), {}, (), (f"term: {score.term}", score.citation))
+    versions = {tool: library_versions()[tool] for tool in ("momentgen", "sympy", "mpmath")}
+    header = Header(rule.name, name, rule.digest, versions, {}, (), (f"term: {score.term}", score.citation))
     arguments = ["mean", "var"] if score.reduce == "none" else ["mean", "var", "other_mean", "other_var"]
     source = _Torch(rule.name).source(score.term)
     return "\n".join(

@@ -15,7 +15,7 @@ from momentgen.compiler import pipeline
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.stabilise import Way, stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Rule, x
 
@@ -98,13 +98,13 @@ def test_what_cannot_be_compiled_names_rule_and_stage(rule: Callable[[], Rule], 
 
 
 def test_a_float64_form_that_misses_the_goal_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(derivation: Derivation) -> list[tuple[Stable]]:
+    def spoiled(derivation: Derivation) -> list[Way]:
         (stable,) = stabilise(derivation)
         wrong = Graph(("mean", "var"))
         wrong.output("mean", wrong.mul(wrong.input("mean"), wrong.const(1)))  # right on one side only
         wrong.output("var", wrong.input("var"))
-        return [(replace(stable, forward64=wrong),)]
+        return [Way("spoiled", (), lambda: (replace(stable, forward64=wrong),))]
 
-    monkeypatch.setattr(pipeline, "ways", spoiled)
+    monkeypatch.setattr(pipeline, "plans", spoiled)
     with pytest.raises(BuildError, match="float64 form's mean misses the goal"):
         compile_rule(quick())

@@ -15,7 +15,7 @@ from momentgen.compiler import pipeline
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evidence import Evidence
 from momentgen.compiler.real import evaluate_float64
-from momentgen.compiler.stabilise import Stable, stabilise, ways
+from momentgen.compiler.stabilise import Stable, Way, stabilise, ways
 from momentgen.compiler.stabilise.increments import plain
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
@@ -47,14 +47,19 @@ def first(misses: Sequence[str], tried: Sequence[str], monkeypatch: pytest.Monke
             raise BuildError(rule.name, "certify", f"the variance is off by {len(stable.way)} tolerances")
         return str(stable.way)
 
-    monkeypatch.setattr(pipeline, "_compile_variant", compiled)
-    stables: Any = ((SimpleNamespace(way=way, unit="tolerance", goal=1.0),) for way in tried)
-    return pipeline._compile_first(SMOOTH, stables, lambda stage: None, Evidence("smooth"))
+    def way(name: str) -> Way:
+        made: Any = SimpleNamespace(way=name, unit="tolerance", goal=1.0)
+        return Way(name, (), lambda: (made,))
+
+    monkeypatch.setattr(pipeline, "certified", compiled)
+    return pipeline._compile_first(
+        SMOOTH, map(way, tried), lambda stage: None, Evidence("smooth"), pipeline._NoMemory()
+    )
 
 
 def test_a_way_that_misses_the_accuracy_gives_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first([], WAYS, monkeypatch) == [WAYS[0]]
-    assert first(WAYS[:1], WAYS, monkeypatch) == [WAYS[1]]
+    assert first([], WAYS, monkeypatch) == (WAYS[0],)
+    assert first(WAYS[:1], WAYS, monkeypatch) == (WAYS[1],)
 
 
 def test_a_way_that_promises_less_is_not_taken_instead() -> None:

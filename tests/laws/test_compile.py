@@ -55,7 +55,8 @@ def _equals_eager(name: str, backend: str, relative: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["vit", "lstm", "gru", "cnn in training", pytest.param("encoder layer", marks=pytest.mark.slow)]
+    "name",
+    ["lstm", "cnn in training", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gru", "vit", "encoder layer"))],
 )
 def test_output_and_gradients_equal_eager_and_new_data_are_not_compiled_for(name: str) -> None:
     _equals_eager(name, "aot_eager", 1e-5)

@@ -196,8 +196,10 @@ def test_slices_change_nothing(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(everything(), whole)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("n", [1, 2, 3, 9, 40])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
+@pytest.mark.parametrize(
+    "n", [pytest.param(1, marks=pytest.mark.slow), 2, 3, pytest.param(9, marks=pytest.mark.slow), 40]
+)
 def test_it_compiles_to_one_graph(n: int, backend: str) -> None:
     torch.compiler.reset()  # each length is a graph of its own
     m, v = torch.randn(3, n, 4), torch.rand(3, n, 4)

@@ -197,7 +197,7 @@ def test_gradients_are_those_of_finite_differences(name: str, n: int) -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 def test_rules_compile_to_one_graph(name: str, backend: str) -> None:
     rule = RULES[name][0]
     for n in (6, 32):

@@ -34,8 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from momentgen.compiler.derive import Derivation
+from momentgen.compiler.derive import Derivation, JointDerivation
 from momentgen.compiler.stabilise import (
     algebraic,
     entire,
@@ -55,7 +56,19 @@ from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
 
-__all__ = ["OUTPUTS", "PARTIALS", "Stable", "approximations", "stabilise", "stabilise_joint", "ways"]
+__all__ = [
+    "OUTPUTS",
+    "PARTIALS",
+    "Stable",
+    "Way",
+    "approximate_ways",
+    "approximations",
+    "joint_way",
+    "plans",
+    "stabilise",
+    "stabilise_joint",
+    "ways",
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,55 @@ class _Strategy:
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
     return lambda derivation: None if applies(derivation) else f"expected {expected}"
+
+
+class Way:
+    """A way to variants of a rule: making them may take long, so it is done when they are asked for.
+
+    Attributes:
+        what: its name.
+        modules: where its code is; with what these import, all that decides what it makes.
+        refusal: why it does not serve after all, once that is known; empty as long as it does.
+    """
+
+    def __init__(self, what: str, modules: tuple[str, ...], make: Callable[[], Iterable[Stable]]) -> None:
+        self.what, self.modules, self.refusal = what, modules, ""
+        self._make = make
+
+    def stables(self) -> tuple[Stable, ...]:
+        """The variants; none where the way does not serve.
+
+        Raises:
+            BuildError: if one cannot be made, and there is no other way to it.
+        """
+        return tuple(self._make())
+
+
+class _Plan(Way):
+    """A way by one of several strategies: where it does not serve, the next one may."""
+
+    def __init__(
+        self,
+        strategy: _Strategy,
+        derivation: Derivation,
+        finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]],
+        more: tuple[str, ...],
+    ) -> None:
+        super().__init__(
+            strategy.what, (strategy.variants.__module__, *more), lambda: list(strategy.variants(derivation))
+        )
+        self._finish = finish
+
+    def stables(self) -> tuple[Stable, ...]:
+        try:
+            made = tuple(replace(stable, way=self.what) for stable in self._make())
+        except BuildError as error:
+            self.refusal = _cause(error)
+            return ()
+        if not made:
+            self.refusal = "the accuracy that the rule asks for is of none of its variants"
+            return ()
+        return self._finish(made)
 
 
 #: tried in this order
@@ -121,12 +183,9 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     Raises:
         BuildError: if no strategy covers the rule; says of each why it does not.
     """
-    if derivation.base is None:
-        yield from _exact(derivation, way)
-        return
-    for stables in _exact(derivation.base, way):
-        (base,) = (stable for stable in stables if stable.variant == "exact")
-        yield (rescaled_variant(derivation, base),)
+    for plan in plans(derivation, way):
+        if stables := plan.stables():
+            yield stables
 
 
 def approximations(derivation: Derivation) -> list[Stable]:
@@ -135,12 +194,44 @@ def approximations(derivation: Derivation) -> list[Stable]:
     Raises:
         BuildError: if one has no form in float32 primitives.
     """
-    of_logistic = logistic_input.stable_variants(derivation) if derivation.base is None else []
-    return [*formula.stable_variants(derivation), *of_logistic]
+    return [stable for way in approximate_ways(derivation) for stable in way.stables()]
 
 
-def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
-    """The variants that each strategy gives that serves, one strategy after the other."""
+def approximate_ways(derivation: Derivation) -> list[Way]:
+    """A way to each kind of approximation that a rule may have."""
+    made: list[Callable[[Derivation], Iterable[Stable]]] = [formula.stable_variants]
+    if derivation.base is None:
+        made.append(logistic_input.stable_variants)
+    return [Way(make.__module__, (make.__module__,), partial(make, derivation)) for make in made]
+
+
+def joint_way(derivation: JointDerivation) -> Way:
+    """The way to all variants of a rule of two inputs, or of one and a noise."""
+    return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
+
+
+def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
+    """The strategies that serve a derived rule by what f is, in their order; nothing is made until it is asked for.
+
+    With ``way``, the strategy of that name alone.
+
+    Raises:
+        BuildError: if no strategy covers the rule; says of each why it does not.
+    """
+    if derivation.base is None:
+        yield from _exact(derivation, way, lambda stables: stables, ())
+        return
+
+    def in_other_units(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+        (base,) = (stable for stable in stables if stable.variant == "exact")
+        return (rescaled_variant(derivation, base),)
+
+    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__,))
+
+
+def _exact(
+    derivation: Derivation, way: str, finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]], more: tuple[str, ...]
+) -> Iterator[Way]:
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
     refusals: list[str] = []
@@ -148,14 +239,16 @@ def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
         try:
             cause = strategy.why_not(derivation)
-            variants = [] if cause else list(strategy.variants(derivation))
         except BuildError as error:
-            cause, variants = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`", []
-        if variants:
-            served = True
-            yield tuple(replace(stable, way=strategy.what) for stable in variants)
-            continue
-        refusal = f"{strategy.what}: {cause or 'the accuracy that the rule asks for is of none of its variants'}"
+            cause = _cause(error)
+        if not cause:
+            plan = _Plan(strategy, derivation, finish, more)
+            yield plan
+            if not plan.refusal:
+                served = True
+                continue
+            cause = plan.refusal
+        refusal = f"{strategy.what}: {cause}"
         if refusal not in refusals:
             refusals.append(refusal)
     if not served:
@@ -166,3 +259,7 @@ def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
             f"expected f to be served by one of these ways, got:{shown}\n ",
             derivation.rule.f,
         )
+
+
+def _cause(error: BuildError) -> str:
+    return error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"

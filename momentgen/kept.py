@@ -1,0 +1,158 @@
+"""Results that took long, kept in the user's cache directory: plain data by key, as compressed JSON.
+
+What is read from here enters generated files, so it is read from nobody else's hands: directory and file must be the
+user's own, and not writable by others.  Each file carries a digest of its contents; one that is damaged is removed, and
+one that cannot be written is done without.  Nothing here is ever needed: a build without it takes longer, no more.
+
+The least recently used files go when they take more than :data:`LIMIT` bytes together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from momentgen.errors import MomentgenError
+
+__all__ = ["LIMIT", "Kept", "kept_directory", "open_kept"]
+
+#: bytes; one state of the compiler and the rules of this repository take some three million
+LIMIT = 200_000_000
+_SHARE = 0.8  # of the limit, down to which is cleared
+_SUFFIX = ".json.zz"
+_LONGEST = 200_000_000  # bytes of one result, unpacked
+
+
+def kept_directory() -> Path:
+    """Where results are kept: in ``$MOMENTGEN_CACHE``, else in the platform's cache directory of this user."""
+    chosen = os.environ.get("MOMENTGEN_CACHE")
+    base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("momentgen")
+    return base / "results"
+
+
+def open_kept() -> Kept:
+    """The user's kept results; the directory is made if need be.
+
+    Raises:
+        MomentgenError: if there is no directory that is this user's alone; says why.
+    """
+    try:
+        directory = kept_directory()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (directory.parent, directory):
+            if not _is_own(folder):
+                raise MomentgenError(f"{folder}: expected a directory that is this user's, and that no other may write")
+    except RuntimeError as error:  # this user has no home directory
+        raise MomentgenError(f"no directory to keep results in: {error}") from error
+    except OSError as error:
+        raise MomentgenError(f"{directory}: cannot keep results: {error.strerror or error}") from error
+    return Kept(directory)
+
+
+class Kept:
+    """Results in a directory.
+
+    Args:
+        directory: it must exist.
+        limit: bytes that its files may take.
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> kept = Kept(Path(folder.name))
+    >>> kept.get("ab"), kept.put("ab", {"mean": 0.1}), kept.get("ab")
+    (None, None, {'mean': 0.1})
+    """
+
+    def __init__(self, directory: Path, limit: int = LIMIT) -> None:
+        self._directory, self._limit = directory, limit
+
+    def get(self, key: str) -> Any | None:
+        """The result of this key; None where there is none that can be trusted."""
+        path = self._path(key)
+        try:
+            if not _is_own(path):
+                return None
+            data = path.read_bytes()
+            text = _unpacked(data, key)
+        except OSError:
+            return None
+        except ValueError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):  # used now: it goes later than those that are not
+            os.utime(path)
+        return json.loads(text)
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep ``value``, which JSON can write, under this key.
+
+        Raises:
+            TypeError: if JSON cannot write it.
+        """
+        text = json.dumps(value, separators=(",", ":")).encode()
+        digest = hashlib.sha256(key.encode() + text).digest()
+        with contextlib.suppress(OSError):
+            self._clear()
+            handle, name = tempfile.mkstemp(dir=self._directory, prefix=".new-")  # of mode 0600
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(digest + zlib.compress(text, 6))
+                os.replace(name, self._path(key))
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+
+    def _path(self, key: str) -> Path:
+        return self._directory / f"{key}{_SUFFIX}"
+
+    def _clear(self) -> None:
+        """Remove the least recently used files where all together are over the limit."""
+        files = []
+        for path in self._directory.iterdir():
+            with contextlib.suppress(OSError):  # another build removes them as well
+                found = path.stat()
+                files.append((found.st_mtime, found.st_size, path))
+        total = sum(size for _, size, _ in files)
+        if total <= self._limit:
+            return
+        for _, size, path in sorted(files):
+            if total <= _SHARE * self._limit:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= size
+
+
+def _unpacked(data: bytes, key: str) -> bytes:
+    """The text in a file's bytes.
+
+    Raises:
+        ValueError: if they are not as :meth:`Kept.put` wrote them under this key.
+    """
+    digest, packed = data[:32], data[32:]
+    try:
+        unpack = zlib.decompressobj()
+        text = unpack.decompress(packed, _LONGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpack.eof or unpack.unused_data or hashlib.sha256(key.encode() + text).digest() != digest:
+        raise ValueError("its contents do not match its digest")
+    return text
+
+
+def _is_own(path: Path) -> bool:
+    """Whether this user owns a file or directory, and nobody else may write it.
+
+    Raises:
+        OSError: if there is none.
+    """
+    found = path.stat()
+    return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)

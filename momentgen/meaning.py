@@ -1,0 +1,252 @@
+"""What a module's code means, and which modules have a part in what others do: found from the sources, run by nobody.
+
+A build must know whether the code that made its output has changed since.  Comments, docstrings and layout change
+nothing, so what is compared are digests of syntax trees without them; and only modules that the code in question
+imports, directly or not, count.  Only the standard library is imported here: a build with nothing to do must end at
+once.
+
+An import names an object, and a package's ``__init__`` may have that object from elsewhere: its own code then counts,
+as it says from where, but what else it imports does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ALL_DOCSTRINGS", "Sources", "digest", "meaning", "normal_form"]
+
+#: among the names whose docstrings are read: some are read in a way that does not say whose
+ALL_DOCSTRINGS = "*"
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def digest(data: bytes) -> str:
+    """A short digest of ``data``, against change and not against malice.
+
+    >>> digest(b"")
+    'e3b0c44298fc1c149afb'
+    """
+    return hashlib.sha256(data).hexdigest()[:20]
+
+
+def normal_form(source: bytes | str, shown: Iterable[str] = ()) -> str:
+    r"""The syntax tree of ``source`` as text, the same in all versions of Python, without comments and docstrings.
+
+    Args:
+        source: of a module.
+        shown: names of the classes and functions whose docstrings count, since code reads them.
+
+    Raises:
+        SyntaxError: if it is no Python.
+
+    >>> print(normal_form('a = 1  # one'))
+    (Module body [ (Assign targets [ (Name id 'a' ) ] value (Constant value 1 ) ) ] )
+    >>> normal_form('def f():\n    "Doc."\n    return (1 +\n 2)') == normal_form("def f(): return 1+2")
+    True
+    """
+    return _form(ast.parse(source), frozenset(shown))
+
+
+def _form(tree: ast.Module, shown: frozenset[str]) -> str:
+    for node in _documented(tree):
+        if not shown & {ALL_DOCSTRINGS, _name(node)}:
+            del node.body[0]
+    words: list[str] = []
+    _write(tree, words)
+    return " ".join(words)
+
+
+def meaning(source: bytes | str, shown: Iterable[str] = ()) -> str:
+    """Digest of :func:`normal_form`."""
+    return digest(normal_form(source, shown).encode())
+
+
+def _documented(tree: ast.Module) -> list[_Documented]:
+    """The module, classes and functions that have a docstring."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                found += [node] if isinstance(first.value.value, str) else []
+    return found
+
+
+def _name(node: _Documented) -> str:
+    return "" if isinstance(node, ast.Module) else node.name
+
+
+def _write(value: object, words: list[str]) -> None:
+    if isinstance(value, ast.AST):
+        words.append(f"({type(value).__name__}")
+        for name in value._fields:
+            field = getattr(value, name, None)
+            # What is absent in one version of Python is empty in the next; whether a name is read or written, the
+            # place where it stands says.
+            if name in ("ctx", "kind") or field == [] or (field is None and not isinstance(value, ast.Constant)):
+                continue
+            words.append(name)
+            _write(field, words)
+        words.append(")")
+    elif isinstance(value, list):
+        words.append("[")
+        for item in value:
+            _write(item, words)
+        words.append("]")
+    else:
+        words.append(repr(value))
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """What is to be known of one module's text.
+
+    Attributes:
+        imports: (module, name imported from it, or "" for the module itself, name it has here), one an import.
+        reads: names of what it reads the docstring of.
+        documented: names of what has a docstring.
+        meaning: digest of its meaning where no docstring counts.
+    """
+
+    imports: tuple[tuple[str, str, str], ...]
+    reads: frozenset[str]
+    documented: frozenset[str]
+    meaning: str
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(source: bytes, module: str, is_package: bool) -> _Parsed:
+    imports: list[tuple[str, str, str]] = []
+    reads: set[str] = set()
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, "", alias.asname or alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                home = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                base = ".".join([*home, *filter(None, [base])])
+            imports += [(base, alias.name, alias.asname or alias.name) for alias in node.names]
+        elif isinstance(node, ast.Attribute) and node.attr == "__doc__":
+            of = node.value
+            whose = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else ALL_DOCSTRINGS
+            reads.add(ALL_DOCSTRINGS if whose in ("self", "cls", "__class__") else whose)
+        elif "__doc__" in (getattr(node, "id", ""), getattr(node, "value", "")) or "getdoc" in (
+            getattr(node, "id", ""),
+            getattr(node, "attr", ""),
+        ):
+            reads.add(ALL_DOCSTRINGS)
+    documented = frozenset(map(_name, _documented(tree)))
+    return _Parsed(tuple(imports), frozenset(reads), documented, digest(_form(tree, frozenset()).encode()))
+
+
+class Sources:
+    """The modules of a package as they lie in its directory when they are first asked for.
+
+    What is found of them goes along when it is handed to another process; their texts do not.
+
+    Args:
+        root: directory of the package; its name is the package's.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._digests: dict[str, str | None] = {}
+        self._parsed: dict[str, _Parsed] = {}
+
+    def digest(self, module: str) -> str | None:
+        """Digest of the text of a module given by its full name; None where there is no such module."""
+        if module not in self._digests:
+            text = self._text(module)
+            self._digests[module] = None if text is None else digest(text)
+        return self._digests[module]
+
+    def means(self, module: str, known: str, shown: Iterable[str]) -> bool:
+        """Whether the digest of a module's meaning is ``known``; not, if it is no Python."""
+        try:
+            return self._meaning(module, frozenset(shown)) == known
+        except SyntaxError:
+            return False
+
+    def are_current(self) -> bool:
+        """Whether what was asked for lies there as it did."""
+        return all((None if (t := self._text(m)) is None else digest(t)) == known for m, known in self._digests.items())
+
+    def reached(self, roots: Iterable[str]) -> tuple[str, ...]:
+        """Full names of the modules that have a part in what those of ``roots`` do, these included, sorted.
+
+        Raises:
+            ValueError: if one of ``roots`` is no module.
+        """
+        seen: set[str] = set()
+        passed: set[str] = set()
+        left = list(roots)
+        if missing := [module for module in left if self.digest(module) is None]:
+            raise ValueError(f"expected modules of {self.root}, got {', '.join(missing)}")
+        while left:
+            module = left.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            for base, name, _ in self._of(module).imports:
+                if base.split(".")[0] == self.root.name:
+                    left += self._meant(base, name, passed)
+        return tuple(sorted(seen | passed))
+
+    def shown(self, modules: Iterable[str]) -> tuple[str, ...]:
+        """Names of the classes and functions whose docstrings code in ``modules`` reads, sorted."""
+        return tuple(sorted({name for module in modules for name in self._of(module).reads}))
+
+    def meanings(self, modules: Iterable[str], shown: Iterable[str]) -> Mapping[str, str]:
+        """Digest of the meaning of each of ``modules``, where the docstrings of ``shown`` count."""
+        kept = frozenset(shown)
+        return {module: self._meaning(module, kept) for module in modules}
+
+    def _path(self, module: str) -> Path | None:
+        first, *parts = module.split(".")
+        if first != self.root.name:
+            return None
+        path = self.root.joinpath(*parts)
+        for candidate in (path.with_suffix(".py") if parts else path / "__init__.py", path / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+        return None
+
+    def _text(self, module: str) -> bytes | None:
+        path = self._path(module)
+        return None if path is None else path.read_bytes()
+
+    def _is_package(self, module: str) -> bool:
+        path = self._path(module)
+        return path is not None and path.name == "__init__.py"
+
+    def _of(self, module: str) -> _Parsed:
+        if module not in self._parsed:
+            self.digest(module)
+            self._parsed[module] = _parsed(self._text(module) or b"", module, self._is_package(module))
+        return self._parsed[module]
+
+    def _meaning(self, module: str, shown: frozenset[str]) -> str:
+        parsed = self._of(module)
+        counted = parsed.documented if ALL_DOCSTRINGS in shown else parsed.documented & shown
+        return meaning(self._text(module) or b"", counted) if counted else parsed.meaning
+
+    def _meant(self, base: str, name: str, passed: set[str]) -> list[str]:
+        """The modules meant by ``from base import name``; packages that only pass the name on go into ``passed``."""
+        if (base, name) == (self.root.name, "__version__"):  # a version is compared as what it is
+            return []
+        if not name or name == "*" or not self._is_package(base):
+            return [base] if self.digest(base) is not None else []
+        for source, original, here in self._of(base).imports:
+            if here == name and original and original != "*":
+                passed.add(base)
+                return self._meant(source, original, passed) if source != base else [f"{base}.{original}"]
+        if self.digest(f"{base}.{name}") is not None:
+            return [f"{base}.{name}"]
+        return [base]

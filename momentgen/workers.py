@@ -1,0 +1,205 @@
+"""Worker processes for a build: each takes one task after the other, and can be stopped in the middle of one.
+
+A worker is a process group of its own, so that the C compiler it may have started ends with it, and has a folder of its
+own for temporary files, which goes when it does.  Should the process that started it be killed, it ends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Lost", "run_all"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_CONTEXT = multiprocessing.get_context("spawn")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_PATIENCE = 5.0  # seconds that a worker without a task has to end
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A task without a result: its worker died, or was stopped.
+
+    Attributes:
+        stage: the last one it came to; empty if it came to none.
+        timed_out: whether it was stopped since it took too long.
+        seconds: how long it had run.
+    """
+
+    stage: str
+    timed_out: bool
+    seconds: float
+
+
+def run_all(
+    tasks: Sequence[Task],
+    workers: int,
+    work: Callable[[Task, Callable[[str], None]], Result],
+    *,
+    timeout: float | None = None,
+    stage: Callable[[Task, str], None] = lambda task, name: None,
+) -> Generator[tuple[Task, Result | Lost], None, None]:
+    """Do ``tasks`` in worker processes; yields each with its result as it is done.
+
+    Args:
+        tasks: begun in this order.
+        workers: how many at a time, at most.
+        work: does one task, and says what stage it comes to; picklable, as tasks and results are.
+        timeout: seconds that one task may take; without it, as long as it takes.
+        stage: told when a task comes to a stage.
+    """
+    left = deque(tasks)
+    staff: list[_Worker[Task, Result]] = []
+    with tempfile.TemporaryDirectory(prefix="momentgen-build-", ignore_cleanup_errors=True) as folder:
+        try:
+            while True:
+                while left and len(staff) < workers:
+                    staff.append(_Worker(work, Path(folder)))
+                for worker in staff:
+                    if worker.task is None and left:
+                        worker.begin(left.popleft())
+                busy = [worker for worker in staff if worker.task is not None]
+                if not busy:
+                    break
+                limit = min(worker.remaining(timeout) for worker in busy)
+                ready = wait([worker.connection for worker in busy], None if limit == float("inf") else limit)
+                for worker in busy:
+                    done: tuple[Task, Result | Lost] | None = None
+                    if worker.connection in ready:
+                        done = worker.listen(stage)
+                    elif worker.remaining(timeout) <= 0:
+                        done = worker.lost(timed_out=True)
+                    if done is not None:
+                        if isinstance(done[1], Lost):
+                            staff.remove(worker)
+                            worker.stop()
+                        yield done
+            for worker in staff:
+                worker.dismiss()
+        finally:
+            for worker in staff:
+                worker.stop()
+
+
+class _Worker(Generic[Task, Result]):
+    """One worker process, and the task it is at."""
+
+    def __init__(self, work: Callable[[Task, Callable[[str], None]], Result], folder: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self.connection, other = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(other, str(self._folder), work), daemon=True)
+        self._process.start()
+        other.close()  # so that the end of the worker is the end of the connection
+        self.task: Task | None = None
+        self._stage, self._begun = "", None
+
+    _begun: float | None
+
+    def begin(self, task: Task) -> None:
+        """Hand ``task`` over; its time begins when the worker takes it up."""
+        self.task, self._stage, self._begun = task, "", None
+        with contextlib.suppress(OSError):  # it has died: so the next look at the connection says
+            self.connection.send(task)
+
+    def remaining(self, timeout: float | None) -> float:
+        """Seconds that the task still has."""
+        if timeout is None or self._begun is None:
+            return float("inf")
+        return max(0.0, self._begun + timeout - time.monotonic())
+
+    def listen(self, stage: Callable[[Task, str], None]) -> tuple[Task, Result | Lost] | None:
+        """Take what the worker has sent; the task and its result if that is what it is."""
+        assert self.task is not None
+        try:
+            kind, value = self.connection.recv()
+        except (EOFError, OSError):
+            return self.lost(timed_out=False)
+        if kind == "done":
+            task, self.task = self.task, None
+            return task, value
+        if kind == "begun":
+            self._begun = time.monotonic()
+        else:
+            self._stage = value
+            stage(self.task, value)
+        return None
+
+    def lost(self, *, timed_out: bool) -> tuple[Task, Lost]:
+        """The task, without a result."""
+        assert self.task is not None
+        seconds = 0.0 if self._begun is None else time.monotonic() - self._begun
+        return self.task, Lost(self._stage, timed_out, seconds)
+
+    def dismiss(self) -> None:
+        """Let a worker without a task end by itself."""
+        with contextlib.suppress(OSError):
+            self.connection.send(None)
+        self._process.join(_PATIENCE)
+
+    def stop(self) -> None:
+        """End the process and all that it has started, and remove its temporary files."""
+        if self._process.pid is not None and hasattr(os, "killpg"):
+            # Only once the group is there, which the worker makes first of all, and while the number is its own.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if self._process.is_alive() and os.getpgid(self._process.pid) == self._process.pid:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _serve(connection: Connection, folder: str, work: Callable[[Any, Callable[[str], None]], Any]) -> None:
+    """What a worker does."""
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # the workers are the threads; more of them only wait
+        os.environ.setdefault(name, "1")
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        os.environ[name] = folder
+    tempfile.tempdir = folder
+    _keep_freed_memory()
+    threading.Thread(target=_end_with_parent, args=(Path(folder),), daemon=True).start()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while (task := connection.recv()) is not None:
+            connection.send(("begun", None))
+            connection.send(("done", work(task, lambda name: connection.send(("stage", name)))))
+
+
+def _keep_freed_memory() -> None:
+    """Arrays of a megabyte come and go by the thousand; giving each back to the system took a third of a build."""
+    adjust = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform != "win32" else None  # glibc has it
+    if adjust is not None:
+        adjust(_M_MMAP_THRESHOLD, 32 << 20)  # its upper limit
+        adjust(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def _end_with_parent(folder: Path) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the last one out takes the build's folder with it
+        folder.parent.rmdir()
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
