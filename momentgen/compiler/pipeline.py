@@ -32,6 +32,7 @@ from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, approximations, stabilise_joint, ways
+from momentgen.compiler.tolerance import tolerance_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols
@@ -365,6 +366,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "f": str(rule.f),
         "citation": rule.citation,
         "goal": {stable.unit: stable.goal},
+        "tolerance": tolerance_of(rule, stable),
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
             **sampler_of(stable.forward.inputs).domain,

@@ -40,10 +40,26 @@ class Moments(NamedTuple):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviations, the square root of :attr:`var`, of the shape of the mean; derivative 0 at variance 0."""
-        var = self.var
-        if var.shape != self.mean.shape:
-            var = var.expand(self.mean.shape)
+        """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
+
+        Where the variance is 0, the root has an infinite slope; its derivatives count as 0 there, as all terms in
+        1/sigma do in the ops, so that a loss of standard deviations has finite gradients where values are certain or
+        their variance has underflowed.  Negative variances and NaN give NaN.
+
+        Raises:
+            InputError: if mean and variance are no tensors, the variance is not of floating point, or shapes differ.
+        """
+        mean, var = self
+        if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
+            raise InputError(f"Moments.std: expected two tensors, got {type(mean).__name__} and {type(var).__name__}")
+        if not var.is_floating_point():
+            raise InputError(f"Moments.std: expected variances of floating point, got {var.dtype}")
+        if var.shape != mean.shape:
+            try:
+                var = var.expand(mean.shape)
+            except RuntimeError:
+                got = f"{tuple(mean.shape)} and {tuple(var.shape)}"
+                raise InputError(f"Moments.std: expected mean and variance of one shape, got {got}") from None
         certain = var == 0
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
@@ -94,6 +110,7 @@ for _sign, _name in _COMPARISONS.items():
 for _sign, _name in _OF_ONE.items():
     setattr(Moments, f"__{_name}__", _refusing(_sign))
 Moments.__new__ = _new  # type: ignore[assignment]
+_new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)
