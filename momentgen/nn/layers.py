@@ -5,6 +5,7 @@ A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; insid
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -182,21 +183,36 @@ def _layer(name: str) -> type[torch.nn.Module]:
     return type(name, (Layer, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
 
 
-class Add(Border, torch.nn.Module):
+class _Joining(Border, torch.nn.Module):
+    """What the modules of several inputs share: each is a value, or a number."""
+
+    def forward(self, *values: Any) -> Any:
+        """Moments of the result, by the method in force.
+
+        Raises:
+            InputError: if an input is neither a tensor nor moments nor a number.
+        """
+        for value in values:
+            if not isinstance(value, Tensor | Moments | Law | numbers.Number):
+                as_moments(self, value)
+        return super().forward(*values)
+
+
+class Add(_Joining):
     """``x + y``: the end of a residual block."""
 
     def _forward_inside(self, x: Any, y: Any) -> Any:
         return x + y
 
 
-class Mul(Border, torch.nn.Module):
+class Mul(_Joining):
     """``x y``: gates."""
 
     def _forward_inside(self, x: Any, y: Any) -> Any:
         return x * y
 
 
-class Cat(Border, torch.nn.Module):
+class Cat(_Joining):
     """:func:`torch.cat` of several inputs.
 
     Args:

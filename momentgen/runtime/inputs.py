@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from momentgen.errors import InputError
 
-__all__ = ["DTYPES", "alike", "reconciled"]
+__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled"]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -23,8 +23,7 @@ def alike(inputs: Sequence[Any]) -> bool:
     for tensor in inputs:
         if (
             not isinstance(tensor, Tensor)
-            or tensor.is_nested  # these two have no shape to look at
-            or isinstance(tensor, UninitializedTensorMixin)
+            or not has_elements(tensor)
             or tensor.shape != first.shape
             or tensor.dtype is not first.dtype
             or tensor.device != first.device
@@ -32,6 +31,22 @@ def alike(inputs: Sequence[Any]) -> bool:
         ):
             return False
     return first.dtype in DTYPES
+
+
+def has_elements(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
+    return not (tensor.is_nested or isinstance(tensor, UninitializedTensorMixin))
+
+
+def kind(tensor: Tensor) -> str:
+    """What sort of tensor it is, for messages: its layout, ``nested``, or the class of one that is not initialised.
+
+    >>> kind(torch.eye(2).to_sparse())
+    'sparse_coo'
+    """
+    if isinstance(tensor, UninitializedTensorMixin):
+        return type(tensor).__name__
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
 
 
 def reconciled(op: str, names: Sequence[str], inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -48,17 +63,14 @@ def reconciled(op: str, names: Sequence[str], inputs: tuple[Any, ...]) -> tuple[
     for name, tensor in zip(names, inputs, strict=True):
         if not isinstance(tensor, Tensor):
             raise InputError(f"{op}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
-        if isinstance(tensor, UninitializedTensorMixin):
-            raise InputError(f"{op}: {name} must be a tensor with values, got an {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
             raise InputError(f"{op}: {name} must be float32, float64, bfloat16 or float16, got {_short(tensor.dtype)}")
-        if tensor.is_nested or tensor.layout is not torch.strided:
-            layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-            raise InputError(f"{op}: expected strided tensors, got {layout} for {name}")
+        if not has_elements(tensor) or tensor.layout is not torch.strided:
+            raise InputError(f"{op}: expected strided tensors, got {kind(tensor)} for {name}")
     for what, read in _COMPARED.items():
         if len({str(read(tensor)) for tensor in inputs}) == 1:
             continue
-        if what == "dtype" and _autocast(inputs[0].device.type):
+        if what == "dtype" and autocast_in_force(inputs[0].device.type):
             # As torch's own elementwise operators of two arguments do under autocast.
             widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in inputs])
             inputs = tuple(tensor.to(widest) for tensor in inputs)
@@ -68,7 +80,8 @@ def reconciled(op: str, names: Sequence[str], inputs: tuple[Any, ...]) -> tuple[
     return inputs
 
 
-def _autocast(device: str) -> bool:
+def autocast_in_force(device: str) -> bool:
+    """Whether autocast is on for a type of device."""
     return device != "meta" and torch.is_autocast_enabled(device)  # torch knows no autocast of meta, and raises
 
 

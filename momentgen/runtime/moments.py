@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -10,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = ["Moments"]
 
@@ -26,6 +28,9 @@ class Moments(NamedTuple):
         mean: means, any shape.
         var: *variances* (not standard deviations), of the same shape, dtype and device; never negative.  A number or a
             tensor without dimensions is the variance of every value.
+
+    Raises:
+        InputError: for a variance given as a number that the mean's dtype does not hold.
 
     >>> import torch
     >>> x = Moments(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0]))
@@ -52,6 +57,9 @@ class Moments(NamedTuple):
         mean, var = self
         if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
             raise InputError(f"Moments.std: expected two tensors, got {type(mean).__name__} and {type(var).__name__}")
+        for tensor in self:
+            if not has_elements(tensor):
+                raise InputError(f"Moments.std: expected two tensors with elements, got {kind(tensor)}")
         if not var.is_floating_point():
             raise InputError(f"Moments.std: expected variances of floating point, got {var.dtype}")
         if var.shape != mean.shape:
@@ -66,12 +74,15 @@ class Moments(NamedTuple):
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
     # Pytrees make moments of anything: only a tensor's variance is completed.
-    if isinstance(mean, Tensor):
+    if isinstance(mean, Tensor) and has_elements(mean):
         if isinstance(var, Tensor):
-            if not var.dim() and mean.dim():
+            if has_elements(var) and not var.dim() and mean.dim():
                 var = var.expand(mean.shape)
         elif isinstance(var, int | float):
             dtype = mean.dtype if mean.is_floating_point() else torch.get_default_dtype()
+            largest = torch.finfo(dtype).max
+            if abs(var) > largest and abs(var) != math.inf:
+                raise InputError(f"Moments: expected a variance that {dtype} holds, got one beyond {largest:g}")
             var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
     return tuple.__new__(cls, (mean, var))
 
