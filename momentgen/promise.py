@@ -5,7 +5,6 @@ The words come from the certificate's data alone, so that they say what was meas
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +34,7 @@ def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     unit, goal = next(iter(certificate["goal"].items()))
     tolerance = certificate.get("tolerance", {})
     sentences = [*_allowed(certificate, unit, goal, tolerance), _found(certificate, unit)]
-    sentences += _limits(certificate.get("limits"))
+    sentences += _limits(certificate.get("domain"))
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -97,25 +96,10 @@ def _found(certificate: Mapping[str, Any], unit: str) -> str:
     return f"Largest errors found{at}: {', '.join(found)}{share}." if found else ""
 
 
-def _limits(limits: object) -> list[str]:
-    """Where the domain ends: a sentence, or for each input an interval or a sentence of its own."""
-    if isinstance(limits, str):
-        return [_sentence(limits)]
-    if not isinstance(limits, Mapping):
+def _limits(domain: object) -> list[str]:
+    """Where the domain ends, and what stands for a result beyond the range of its type."""
+    if not isinstance(domain, Mapping):
         return []
-    said = []
-    for name, limit in limits.items():
-        if isinstance(limit, (list, tuple)) and len(limit) == 2:
-            said.append(f"Where {name} lies outside {_interval(*limit)} the result is NaN.")
-        elif isinstance(limit, str):
-            said.append(f"{name}: {_sentence(limit)}")
-    return said
-
-
-def _interval(low: Any, high: Any) -> str:
-    ends = [-math.inf if low is None else float(low), math.inf if high is None else float(high)]
-    return f"[{ends[0]:g}, {ends[1]:g}]"
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."
+    nan, overflow = str(domain.get("nan", "")), str(domain.get("overflow", ""))
+    said = [f"Outputs and derivatives are NaN for {nan}."] if nan not in ("", "nowhere") else []
+    return [*said, *([f"A result beyond the range of its type is {overflow}."] if overflow else [])]

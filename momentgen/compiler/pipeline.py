@@ -79,6 +79,7 @@ class _Compiled:
     points: int
     promises: int
     exhaustive: tuple[Run, ...]
+    tolerance: Mapping[str, Any]
 
 
 def compile_rule(
@@ -203,7 +204,8 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
             for run in runs:
                 for name, bound in bounds.items():
                     bound.take_in(run, name)
-            return _Compiled(stable, *both, choices, bounds, measured.points, checked, runs)
+            tolerance = tolerance_of(rule, stable)
+            return _Compiled(stable, *both, choices, bounds, measured.points, checked, runs, tolerance)
         hard += measured.hard
         aim *= _TIGHTEN
         for direction, graph in graphs.items():
@@ -366,7 +368,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "f": str(rule.f),
         "citation": rule.citation,
         "goal": {stable.unit: stable.goal},
-        "tolerance": tolerance_of(rule, stable),
+        "tolerance": dict(compiled.tolerance),
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
             **sampler_of(stable.forward.inputs).domain,

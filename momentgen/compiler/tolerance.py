@@ -71,7 +71,8 @@ def _allowed(measure: Any) -> dict[str, Any]:
 
 @_allowed.register
 def _moments(measure: MomentsMeasure) -> dict[str, Any]:
-    return _of_activation(f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*L*sigma", _shape(measure))
+    shape = _shape(measure)
+    return _of_activation(f"{MEAN:g}*max(1, |m|) + {_steep(shape)}", shape)
 
 
 @_allowed.register
@@ -89,14 +90,13 @@ def _rescaled(measure: RescaledMeasure) -> dict[str, Any]:
     shape["L"] = shape["L"] * units.of("dmean_dmu")
     shape["range"] = shape["range"] * units.scale
     shape["jumps"] = [[units.centre + units.width * at, units.scale * jump] for at, jump in shape["jumps"]]
-    mean, where = f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*L*sigma", {}
+    mean, where = f"{MEAN:g}*max(1, |m|) + {_steep(shape)}", {}
     if rescaled.scale != 1 or rescaled.offset != 0:
-        spread = f"{MEAN_SPREAD:g}*L*sigma"
-        mean = f"max({MEAN:g}*max(A, |m - B|) + {spread}, {MEAN:g}*|m|)"
+        mean = f"max({MEAN:g}*max(A, |m - B|) + {_steep(shape)}, {MEAN:g}*|m|)"
         where = {"A": str(rescaled.scale), "B": str(rescaled.offset)}
         shape |= {"A": units.scale, "B": units.offset}
         if rescaled.offset == 0:
-            mean = f"{MEAN:g}*max(A, |m|) + {spread}"
+            mean = f"{MEAN:g}*max(A, |m|) + {_steep(shape)}"
             del where["B"], shape["B"]
     said = _of_activation(mean, shape)
     return {**said, "where": said["where"] | where}
@@ -105,6 +105,11 @@ def _rescaled(measure: RescaledMeasure) -> dict[str, Any]:
 def _shape(measure: MomentsMeasure) -> dict[str, Any]:
     jumps = [[float(at), float(jump)] for at, jump in measure.jumps]
     return {"L": float(measure.lipschitz), "range": float(measure.span), "jumps": jumps}
+
+
+def _steep(shape: Mapping[str, Any]) -> str:
+    """What is allowed to the mean beside its rounding."""
+    return f"{MEAN_SPREAD:g}*" + ("min(L*sigma, range)" if math.isfinite(shape["range"]) else "L*sigma")
 
 
 def _of_activation(mean: str, shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,6 @@ class Certificate:
         goal: the unit of the bounds -> the largest error allowed in it.
         tolerance: what an error of 1 is, where the unit is ``tolerance``: a formula each for ``mean``, ``var`` and
             ``partials``, what its symbols stand for (``where``) and their values.
-        limits: for an input, where the result ends to be finite; empty where nothing is said.
         words: all this in sentences.
     """
 
@@ -58,7 +57,6 @@ class Certificate:
     digest: str
     goal: Mapping[str, float]
     tolerance: Mapping[str, Any]
-    limits: Any
     words: tuple[str, ...]
 
     @classmethod
@@ -68,7 +66,11 @@ class Certificate:
         Raises:
             CertificateError: if the file is missing or is not a certificate of this rule and variant.
         """
-        resource = importlib.resources.files(package).joinpath(f"{variant}.json")
+        try:
+            resource = importlib.resources.files(package).joinpath(f"{variant}.json")
+        except ImportError as error:
+            where = f"certificate of {rule}, variant {variant}"
+            raise CertificateError(f"{where}: expected the package {package}, which does not import: {error}") from None
         where = f"certificate of {rule}, variant {variant} ({resource})"
         try:
             data = json.loads(resource.read_text(encoding="utf-8"))
@@ -99,7 +101,6 @@ class Certificate:
             digest=str(data.get("digest", "")),
             goal=MappingProxyType(tables["goal"]),
             tolerance=MappingProxyType(tables["tolerance"]),
-            limits=data.get("limits", {}),
             words=promise(data),
         )
 

@@ -260,10 +260,12 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     if steady:
         measure = _steady_measure(derivation, terms, truth)
         allowed = measure.allowed
+        tolerance: str | None = f"of all activations, L = {measure.lipschitz:.6g}"
     else:
         measure = TermsMeasure.of(terms)
         allowed = measure.allowed
-    facts: dict[str, Any] = {}
+        tolerance = TermsMeasure.__doc__
+    facts: dict[str, Any] = {"tolerance": " ".join(str(tolerance).split())}
     ends = {} if steady else _ends(terms)
 
     def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, int]:
