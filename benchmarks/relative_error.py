@@ -106,7 +106,8 @@ def intervals(mask: npt.NDArray[np.bool_]) -> list[list[float]]:
 
 
 def draw(maps: Mapping[str, Mapping[str, F64]], path: Path) -> None:
-    figure, axes = plt.subplots(2, len(maps), figsize=(3 * len(maps), 6), sharex=True, sharey=True, squeeze=False)
+    size, shared = (2.4 * len(maps) + 1.5, 5.2), {"sharex": True, "sharey": True}
+    figure, axes = plt.subplots(2, len(maps), figsize=size, squeeze=False, layout="constrained", **shared)
     for column, (name, errors) in zip(axes.T, maps.items(), strict=True):
         for panel, output in zip(column, ("mean", "var"), strict=True):
             shown = np.log10(np.clip(errors[output], 1e-8, 1e2))
@@ -118,7 +119,7 @@ def draw(maps: Mapping[str, Mapping[str, F64]], path: Path) -> None:
             panel.tick_params(labelsize=7)
     figure.supxlabel("mean of the input", fontsize=9)
     figure.supylabel("variance of the input", fontsize=9)
-    bar = figure.colorbar(image, ax=axes, shrink=0.8)
+    bar = figure.colorbar(image, ax=axes)
     bar.set_label("log10 of the relative error; lines at 1 %, 10 %, 100 %", fontsize=8)
     # Without the version of the library and the time, the same numbers give the same bytes.
     figure.savefig(path, dpi=90, metadata={"Software": None})
