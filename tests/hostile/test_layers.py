@@ -55,6 +55,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "ProbitBernoulli": (),
     "InjectedNoise": (),
     "Normalize": (3,),
+    "Threshold": (0.1, 20.0),
 }
 FEW = [
     "ReLU",
@@ -68,7 +69,7 @@ FEW = [
     "LogisticBernoulli",
     "InjectedNoise",
 ]
-LAYERS = [*ACTIVATIONS, *OTHERS]
+LAYERS = sorted({*ACTIVATIONS, *OTHERS})
 
 
 def layer_of(name: str) -> torch.nn.Module:
