@@ -19,6 +19,7 @@ from momentgen.laws.law import Law, dispatch
 from momentgen.laws.pointwise import with_variant
 from momentgen.laws.table import Entry, names
 from momentgen.runtime import Moments, Op
+from momentgen.runtime.inputs import DTYPES
 
 __all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "set_variant"]
 
@@ -74,6 +75,17 @@ class Layer(Border):
         if args and not isinstance(args[0], Tensor | Moments):
             as_moments(self, args[0])
         return self._cross_border(self._forward_inside, args, kwargs)
+
+
+def check_strided(layer: Layer, x: Any) -> None:
+    """Check the input of a layer that torch has not: a strided tensor, or law, of floating point.
+
+    Raises:
+        InputError: if it is another.
+    """
+    if x.dtype not in DTYPES or x.layout is not torch.strided:
+        what = f"{x.dtype}, {x.layout}"
+        raise InputError(f"{type(layer).__name__}: expected a strided input of floating point, got {what}")
 
 
 class ActivationLayer(Layer):

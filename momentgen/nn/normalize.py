@@ -23,7 +23,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, check
 from momentgen.laws.channels import Channels, channels
-from momentgen.nn.layers import LAYERS, Layer, Module
+from momentgen.nn.layers import LAYERS, Layer, Module, check_strided
 from momentgen.runtime import Moments
 
 __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
@@ -76,6 +76,7 @@ class Normalize(Layer, torch.nn.Module):
         """Of a law or a tensor; statistics of the data set become this layer's own."""
         if isinstance(x, Channels):
             return self._normalised_statistics(x)
+        check_strided(self, x)
         self._check(x)
         return _scaled(x, *self._affine())
 

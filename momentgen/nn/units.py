@@ -17,8 +17,7 @@ from momentgen.errors import InputError
 from momentgen.laws import noise
 from momentgen.laws.activations import generated_op
 from momentgen.laws.law import Law, dispatch
-from momentgen.nn.layers import Layer
-from momentgen.runtime.inputs import DTYPES
+from momentgen.nn.layers import Layer, check_strided
 
 __all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 
@@ -34,9 +33,7 @@ class _Unit(Layer, torch.nn.Module):
 
     def _forward_inside(self, x: Any) -> Any:
         """A law's noise by its rule; a tensor's is drawn."""
-        if x.dtype not in DTYPES or x.layout is not torch.strided:
-            what = f"{x.dtype}, {x.layout}"
-            raise InputError(f"{type(self).__name__}: expected a strided input of floating point, got {what}")
+        check_strided(self, x)
         return dispatch(noise.UNIT, None, (x, self), {}) if isinstance(x, Law) else self.drawn(x)
 
     def plain(self, x: Tensor) -> Tensor:
