@@ -1,6 +1,7 @@
 """The certificates of generated/ as tables: benchmarks/results/accuracy.json, docs/accuracy.md and docs/accuracy.png.
 
-Nothing is measured here; the numbers are those that `momentgen build` certified.
+Nothing is measured here; the numbers are those that `momentgen build` certified, and for relative errors those of
+benchmarks/relative_error.py.
 
     python benchmarks/accuracy.py
 """
@@ -17,6 +18,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from _common import RESULTS, console
+
+from momentgen.promise import promise
 
 ROOT = Path(__file__).parents[1]
 OUTPUTS = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
@@ -42,6 +45,42 @@ Every error is a maximum over points from all of float32, around the worst of wh
 is marked *exhaustive*, its outputs were also run on all 2³² means at variance 1
 (`momentgen exhaust rules/`), and the histograms count all of them; the worst inputs are kept in `rules/evidence/`.
 A sampled maximum is not a bound on what it did not sample.
+
+## What one unit is
+
+- **ulp**, as above: a relative promise, down to the smallest normal number.
+- **ulp of the terms**: ulp of the sum of the magnitudes of the terms that an output is the sum of. Where they
+  cancel, and next to a zero, the relative error is larger. The papers' approximations are measured so, against
+  their own formulas.
+- **tolerance**: what an activation's error may be, from how steep it is and how far it ranges. With m the exact
+  mean, v the input's variance, sigma its root, L the largest |f'|, range = max f − min f, and for each jump of f
+  its height J and its distance a from the mean in sigmas, errors are at most
+  - of the mean, 1e-6 max(1, |m|) + 1e-9 min(L sigma, range),
+  - of the variance, 1e-5 (min(L² v, (range/2)²) + Σ J² Φ(a) Φ(−a)),
+  - of a partial derivative, 1e-4 of the largest value that it takes over all means at that variance,
+
+  and no less than 2⁻¹²⁶. `exp`, `square`, `sin`, `cos`, `normal_cdf`, the logistic transform and functions in other
+  units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own. Each certificate states its own in full, with
+  the numbers; `help(op)` and `print(op.certificate())` show it, and so does this page below.
+
+**A tolerance is no relative error.** Far out in a tail, where the exact value is below what is allowed, no digit of
+a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 for 3.5e-10, and that of `softplus` at
+(−9, 0.04) as 5e-8 for 6.5e-10. Where a loss takes standard deviations, `Moments.std` has derivative 0 where the
+variance is 0. The section on relative errors shows where digits end.
+
+Results in bfloat16 and float16 are those of float32, rounded once more. Results in float64, rounded to float32,
+keep the same bounds, and need not be better.
+"""
+
+RELATIVE = """\
+## Relative errors
+
+Where the outputs of the rules that promise a tolerance are relatively wrong by 1 %, 10 % and 100 % or more, at the
+default parameters, against balls of f itself: the runs of means between {low:g} and {high:g}, in steps of {step:g},
+at three variances of the input. Rows that nowhere reach 1 % are left out{none}. Exact values below 2⁻¹²⁶ are not
+looked at. 100 % is mostly a variance of 0. From `benchmarks/relative_error.py`.
+
+![Relative errors of mean and variance over mean and variance of the input](relative_error.png)
 """
 
 _SHOWN = 8  # numbers of a list in the page; the certificate has them all
@@ -51,7 +90,8 @@ def main() -> None:
     certificates = list(read())
     RESULTS.mkdir(exist_ok=True)
     result = [
-        {key: c.get(key) for key in ("rule", "variant", "goal", "bounds", "method", "facts")} for c in certificates
+        {key: c.get(key) for key in ("rule", "variant", "goal", "tolerance", "bounds", "method", "facts")}
+        for c in certificates
     ]
     (RESULTS / "accuracy.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     page = ROOT / "docs" / "accuracy.md"
@@ -78,7 +118,7 @@ def unit_of(certificate: Mapping[str, Any]) -> str:
 
 
 def render(certificates: Sequence[Mapping[str, Any]]) -> str:
-    lines = [INTRODUCTION, *summary(certificates)]
+    lines = [INTRODUCTION, "## All variants", "", *summary(certificates), "", *relative_errors()]
     rule = None
     for c in certificates:
         if c["rule"] != rule:
@@ -108,6 +148,37 @@ def summary(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def relative_errors() -> list[str]:
+    """The section on tails, from benchmarks/results/relative_error.json."""
+    found = json.loads((RESULTS / "relative_error.json").read_text(encoding="utf-8"))
+    low, high, step = found["grid"]["means"]
+    levels = [f"{level:g}" for level in found["grid"]["levels"]]
+    rows = [row for row in found["results"] if row["where"][levels[0]]]
+    well = sorted(set(found["rules"]) - {row["rule"] for row in rows})
+    none = f": all of {', '.join(well)}" if well else ""
+    cells = [
+        [
+            row["rule"],
+            row["output"],
+            number(row["var"]),
+            *(", ".join(run(*ends, low, high) for ends in row["where"][level]) or "–" for level in levels),
+            number(row["worst"]),
+        ]
+        for row in rows
+    ]
+    head = ["rule", "output", "variance", *(f"≥ {100 * float(level):g} % at means" for level in levels), "worst"]
+    return [RELATIVE.format(low=low, high=high, step=step, none=none), *table(head, cells)]
+
+
+def run(first: float, last: float, low: float, high: float) -> str:
+    """Means from one to another; open where the grid ends."""
+    if first == last:
+        return number(first)
+    if first == low:
+        return f"≤ {number(last)}" if last != high else "all"
+    return f"≥ {number(first)}" if last == high else f"{number(first)} to {number(last)}"
+
+
 def variant(c: Mapping[str, Any]) -> list[str]:
     unit, method = unit_of(c), c["method"]
     lines = [f"{sentence(method['how'])}. {method['points']:,} points at {len(method['settings'])} setting(s)."]
@@ -122,6 +193,7 @@ def variant(c: Mapping[str, Any]) -> list[str]:
         extra = [number(bound["ulp"])] if unit != "ulp" and "ulp" in bound else []
         rows.append([name, number(bound[unit]), *extra, at, number(bound["absolute_below_normal"])])
     has_ulp = unit != "ulp" and all("ulp" in bound for bound in c["bounds"].values())
+    lines += ["", " ".join(promise(c))]
     lines += [
         "",
         *table(["output", f"error ({unit})", *(["ulp"] if has_ulp else []), "worst at", "below normal"], rows),

@@ -17,6 +17,7 @@ PACKAGE = Path(momentgen.__file__).parent
 ROOT = PACKAGE.parent
 # folder or file -> top-level modules and parts of momentgen that it must not import, at any depth of its code
 FORBIDDEN = {
+    "momentgen/promise.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
     "momentgen/errors.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
     "momentgen/rule.py": ("torch", "triton", "momentgen.runtime"),
     "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.built", "momentgen.report", "momentgen.cli"),

@@ -237,6 +237,7 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
         "f": str(rule.f),
         "citation": rule.citation,
         "goal": {stable.unit: stable.goal},
+        "tolerance": dict(compiled.tolerance),
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
         "domain": {
             **sampler_of(stable.forward.inputs).domain,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -26,6 +27,7 @@ from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise.stable import Stable
+from momentgen.compiler.tolerance import tolerance_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols
@@ -53,6 +55,7 @@ class Certified:
         points: how many points that comes from.
         promises: how many points the promises were checked at.
         exhaustive: runs of these programs over all means.
+        tolerance: what an error of 1 in the bounds' unit is, as data.
     """
 
     stable: Stable
@@ -63,6 +66,7 @@ class Certified:
     points: int
     promises: int
     exhaustive: tuple[Run, ...]
+    tolerance: Mapping[str, Any]
 
 
 def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
@@ -127,7 +131,8 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
             for run in runs:
                 for name, bound in bounds.items():
                     bound.take_in(run, name)
-            return Certified(stable, *both, choices, bounds, measured.points, checked, runs)
+            tolerance = tolerance_of(rule, stable)
+            return Certified(stable, *both, choices, bounds, measured.points, checked, runs, tolerance)
         hard += measured.hard
         aim *= _TIGHTEN
         for direction, graph in graphs.items():

@@ -24,6 +24,7 @@ from momentgen.laws.law import Law, laws_in
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point, point
 from momentgen.runtime import Moments
+from momentgen.runtime.inputs import DTYPES, autocast_in_force, has_elements, kind
 
 __all__ = [
     "METHODS",
@@ -206,12 +207,16 @@ def check(where: object, value: Moments) -> Moments:
         raise InputError(
             f"{_name(where)}: expected Moments of two tensors, got {type(mean).__name__} and {type(var).__name__}"
         )
+    for tensor in value:
+        if not has_elements(tensor) or tensor.layout is not torch.strided:
+            raise InputError(f"{_name(where)}: expected strided tensors for mean and variance, got {kind(tensor)}")
     if mean.shape != var.shape or mean.device != var.device:
         raise InputError(
             f"{_name(where)}: expected mean and variance of one shape and device, got {tuple(mean.shape)} on "
             f"{mean.device} and {tuple(var.shape)} on {var.device}"
         )
-    if not mean.is_floating_point() or (mean.dtype != var.dtype and not torch.is_autocast_enabled(mean.device.type)):
+    mixed = mean.dtype != var.dtype and not autocast_in_force(mean.device.type)
+    if mixed or mean.dtype not in DTYPES or var.dtype not in DTYPES:
         raise InputError(
             f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
         )
@@ -281,6 +286,8 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         seen.append((value.mean, value.var, law))
         return law
     if isinstance(value, Tensor):
+        if not has_elements(value):
+            raise InputError(f"{_name(where)}: expected a tensor of one shape, got {kind(value)}")
         # In training even indices are lifted: what they pick may meet dropout before it meets any law.
         if name != "sample" and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
             return point(value, Diagonal if name == "ap2" else None)

@@ -40,18 +40,25 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
     names = (*row.parameters, *row.at_least)
     given: dict[str, Any] = {**dict(zip(names, rest, strict=False)), **kwargs}
     for name, least in row.at_least.items():
-        if name in given and not given[name] >= least:
+        if name in given and not _number(row, name, given[name]) >= least:
             raise InputError(
                 f"{row.layer}: expected {name} >= {least:g}, where the rule {row.op!r} holds, got {given[name]!r}"
             )
     name = row.alternatives.get(given.get("approximate"), row.op)
-    params = {word: float(given.get(word, default)) for word, default in row.parameters.items()}  # type: ignore[arg-type]
+    params = {word: _number(row, word, given.get(word, default)) for word, default in row.parameters.items()}
     return generated_op(name, row.layer), params
 
 
 def is_registered(name: str) -> bool:
     """Whether a user's op serves the function."""
     return name in _REGISTERED
+
+
+def _number(row: Activation, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{row.layer}: expected a number for {name}, got {type(value).__name__}") from None
 
 
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; insid
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from momentgen.laws.law import Law, dispatch
 from momentgen.laws.pointwise import with_variant
 from momentgen.laws.table import Entry, names
 from momentgen.runtime import Moments, Op
+from momentgen.runtime.inputs import DTYPES
 
 __all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "set_variant"]
 
@@ -73,6 +75,17 @@ class Layer(Border):
         if args and not isinstance(args[0], Tensor | Moments):
             as_moments(self, args[0])
         return self._cross_border(self._forward_inside, args, kwargs)
+
+
+def check_strided(layer: Layer, x: Any) -> None:
+    """Check the input of a layer that torch has not: a strided tensor, or law, of floating point.
+
+    Raises:
+        InputError: if it is another.
+    """
+    if x.dtype not in DTYPES or x.layout is not torch.strided:
+        what = f"{x.dtype}, {x.layout}"
+        raise InputError(f"{type(layer).__name__}: expected a strided input of floating point, got {what}")
 
 
 class ActivationLayer(Layer):
@@ -182,21 +195,36 @@ def _layer(name: str) -> type[torch.nn.Module]:
     return type(name, (Layer, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
 
 
-class Add(Border, torch.nn.Module):
+class _Joining(Border, torch.nn.Module):
+    """What the modules of several inputs share: each is a value, or a number."""
+
+    def forward(self, *values: Any) -> Any:
+        """Moments of the result, by the method in force.
+
+        Raises:
+            InputError: if an input is neither a tensor nor moments nor a number.
+        """
+        for value in values:
+            if not isinstance(value, Tensor | Moments | Law | numbers.Number):
+                as_moments(self, value)
+        return super().forward(*values)
+
+
+class Add(_Joining):
     """``x + y``: the end of a residual block."""
 
     def _forward_inside(self, x: Any, y: Any) -> Any:
         return x + y
 
 
-class Mul(Border, torch.nn.Module):
+class Mul(_Joining):
     """``x y``: gates."""
 
     def _forward_inside(self, x: Any, y: Any) -> Any:
         return x * y
 
 
-class Cat(Border, torch.nn.Module):
+class Cat(_Joining):
     """:func:`torch.cat` of several inputs.
 
     Args:

@@ -21,15 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import Border, as_moments, check
+from momentgen.laws.border import as_moments, check
 from momentgen.laws.channels import Channels, channels
-from momentgen.nn.layers import LAYERS, Module
+from momentgen.nn.layers import LAYERS, Layer, Module, check_strided
 from momentgen.runtime import Moments
 
 __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
 
 
-class Normalize(Border, torch.nn.Module):
+class Normalize(Layer, torch.nn.Module):
     """``(x - mean) / std · weight + bias`` by the data set's propagated statistics, one a channel.
 
     Within :class:`AnalyticNormalization` the statistics are propagated anew in every training step, and gradients pass
@@ -39,10 +39,17 @@ class Normalize(Border, torch.nn.Module):
         num_features: C, of inputs ``(N, C, *)`` or ``(C,)``.
         affine: whether to learn ``weight`` and ``bias``, which start at 1 and 0.
         eps: added to the variance, as in batch norm; 0 does no harm where the data vary.
+
+    Raises:
+        InputError: if the number of channels is no positive whole number, or ``eps`` is negative.
     """
 
     def __init__(self, num_features: int, affine: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
+        if isinstance(num_features, bool) or not isinstance(num_features, int) or not 0 < num_features < 2**63:
+            raise InputError(f"Normalize: expected a positive whole number of channels, got {num_features!r:.40}")
+        if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
+            raise InputError(f"Normalize: expected a number of at least 0 for eps, got {eps!r:.40}")
         self.num_features, self.eps = num_features, eps
         self.weight = torch.nn.Parameter(torch.ones(num_features)) if affine else None
         self.bias = torch.nn.Parameter(torch.zeros(num_features)) if affine else None
@@ -69,6 +76,7 @@ class Normalize(Border, torch.nn.Module):
         """Of a law or a tensor; statistics of the data set become this layer's own."""
         if isinstance(x, Channels):
             return self._normalised_statistics(x)
+        check_strided(self, x)
         self._check(x)
         return _scaled(x, *self._affine())
 

@@ -6,6 +6,8 @@ Their noise belongs to the model: it is there in training and in evaluation.
 from __future__ import annotations
 
 import math
+import numbers
+import sys
 from typing import Any, Literal
 
 import torch
@@ -14,17 +16,24 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws import noise
 from momentgen.laws.activations import generated_op
-from momentgen.laws.border import Border
 from momentgen.laws.law import Law, dispatch
+from momentgen.nn.layers import Layer, check_strided
 
 __all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 
+_LARGEST = sys.float_info.max
 
-class _Unit(Border, torch.nn.Module):
+
+def _shown(value: float) -> str:
+    return repr(value) if isinstance(value, float) else f"a number beyond {_LARGEST:g}"
+
+
+class _Unit(Layer, torch.nn.Module):
     """A unit with a noise of its own, a :class:`momentgen.laws.noise.Unit`."""
 
     def _forward_inside(self, x: Any) -> Any:
         """A law's noise by its rule; a tensor's is drawn."""
+        check_strided(self, x)
         return dispatch(noise.UNIT, None, (x, self), {}) if isinstance(x, Law) else self.drawn(x)
 
     def plain(self, x: Tensor) -> Tensor:
@@ -62,11 +71,17 @@ class InjectedNoise(_Unit):
         self, var: float = 1.0, mean: float = 0.0, distribution: Literal["normal", "logistic"] = "normal"
     ) -> None:
         super().__init__()
-        if not 0 <= var < math.inf:
-            raise InputError(f"InjectedNoise: the variance must be finite and not negative, got {var!r}")
+        given: dict[str, Any] = {"variance": var, "mean": mean}
+        for name, value in given.items():
+            if not isinstance(value, numbers.Real):
+                raise InputError(f"InjectedNoise: expected a number for the {name}, got {type(value).__name__}")
+        if not 0 <= var <= _LARGEST:
+            raise InputError(f"InjectedNoise: the variance must be finite and not negative, got {_shown(var)}")
+        if not -_LARGEST <= mean <= _LARGEST:
+            raise InputError(f"InjectedNoise: the mean must be finite, got {_shown(mean)}")
         if distribution not in ("normal", "logistic"):
             raise InputError(f"InjectedNoise: expected a normal or logistic distribution, got {distribution!r}")
-        self.mean, self.var, self.distribution = mean, var, distribution
+        self.mean, self.var, self.distribution = float(mean), float(var), distribution
 
     def plain(self, x: Tensor) -> Tensor:
         return x + self.mean if self.mean else x

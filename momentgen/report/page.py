@@ -115,7 +115,7 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
             section.name,
             section.inputs,
             ", ".join(section.variants),
-            f"{section.goal:g} {section.unit}",
+            f"{section.goal:g} {section.unit}" + (f": {section.tolerance}" if section.tolerance else ""),
             f"{100 * section.worst:.0f} %",
             section.operations,
             *(costs.cells(section.name) if costs is not None else ["", ""]),

@@ -15,6 +15,7 @@ import numpy as np
 
 from momentgen.built import Built, check_source, is_deterministic, read_built
 from momentgen.derive_text import derived
+from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.report import figures
 from momentgen.report.bernoulli import BernoulliSums, bernoulli_sums
 from momentgen.report.formula import mathml
@@ -55,12 +56,13 @@ class Section:
         legend: what the formulas' abbreviations stand for.
         variants: names.
         certificates: variant -> table.
-        methods: variant -> how it was obtained and certified, in words.
+        methods: variant -> what its certificate promises, and how it was obtained and certified, in words.
         comparison: the variants side by side.
         pictures: in the order of the page.
         notes: what is not shown, and why.
         worst: the exact variant's largest error as a share of its goal.
         unit, goal: of the exact variant.
+        tolerance: what its goal is, in a line; empty for goals in ulp.
         operations: float32 operations of the exact variant, forward and backward.
         logistic: data of Fig. C.2, where this is the rule it is about.
     """
@@ -78,6 +80,7 @@ class Section:
     goal: float
     worst: float
     operations: str
+    tolerance: str = ""
     comparison: TableData | None = None
     pictures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
@@ -142,6 +145,7 @@ def section_of(rule: Rule, package: Path) -> Section:
         methods={built.variant: _method(built) for built in variants},
         unit=first.unit,
         goal=first.goal,
+        tolerance=tolerance_in_a_line(first.certificate),
         worst=max(first.bounds.values()) / first.goal,
         operations=" / ".join(str(counts[way]) for way in ("forward", "backward") if way in counts),
         comparison=comparison,
@@ -254,7 +258,8 @@ def certificate_table(built: Built) -> TableData:
 
 def _method(built: Built) -> list[str]:
     method = built.certificate["method"]
-    lines = [str(method["how"])] if method.get("how") else []
+    lines = [*promise(built.certificate)]
+    lines += [str(method["how"])] if method.get("how") else []
     if "points" in method:
         lines.append(f"{method['points']:,} points; univariate core: {method.get('univariate', 'sampled')}")
     if "truth" in method:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from momentgen.errors import MomentgenError
+from momentgen.promise import promise
 
 __all__ = ["Certificate", "CertificateError"]
 
+_SHOWN = 8  # numbers of a list; attributes have them all
 _REQUIRED = ("rule", "variant", "bounds", "domain", "method")
 
 
@@ -38,6 +41,10 @@ class Certificate:
         facts: what else the compiler found (fitted constants, objectives reached, conventions).
         operations: counts of float32 operations, forward and backward.
         digest: digest of the rule that the code was generated from.
+        goal: the unit of the bounds -> the largest error allowed in it.
+        tolerance: what an error of 1 is, where the unit is ``tolerance``: a formula each for ``mean``, ``var`` and
+            ``partials``, what its symbols stand for (``where``) and their values.
+        words: all this in sentences.
     """
 
     rule: str
@@ -48,6 +55,9 @@ class Certificate:
     facts: Mapping[str, Any]
     operations: Mapping[str, Any]
     digest: str
+    goal: Mapping[str, float]
+    tolerance: Mapping[str, Any]
+    words: tuple[str, ...]
 
     @classmethod
     def read(cls, package: str, rule: str, variant: str) -> Certificate:
@@ -56,7 +66,11 @@ class Certificate:
         Raises:
             CertificateError: if the file is missing or is not a certificate of this rule and variant.
         """
-        resource = importlib.resources.files(package).joinpath(f"{variant}.json")
+        try:
+            resource = importlib.resources.files(package).joinpath(f"{variant}.json")
+        except ImportError as error:
+            where = f"certificate of {rule}, variant {variant}"
+            raise CertificateError(f"{where}: expected the package {package}, which does not import: {error}") from None
         where = f"certificate of {rule}, variant {variant} ({resource})"
         try:
             data = json.loads(resource.read_text(encoding="utf-8"))
@@ -72,7 +86,7 @@ class Certificate:
         for key, expected in (("rule", rule), ("variant", variant)):
             if data[key] != expected:
                 raise CertificateError(f"{where}: expected {key} {expected!r}, got {data[key]!r}")
-        tables = {key: data.get(key, {}) for key in ("bounds", "facts", "operations")}
+        tables = {key: data.get(key, {}) for key in ("bounds", "facts", "operations", "goal", "tolerance")}
         for key, table in tables.items():
             if not isinstance(table, dict):
                 raise CertificateError(f"{where}: expected {key} to be an object, got {type(table).__name__}")
@@ -85,10 +99,14 @@ class Certificate:
             facts=MappingProxyType(tables["facts"]),
             operations=MappingProxyType(tables["operations"]),
             digest=str(data.get("digest", "")),
+            goal=MappingProxyType(tables["goal"]),
+            tolerance=MappingProxyType(tables["tolerance"]),
+            words=promise(data),
         )
 
     def __repr__(self) -> str:
         lines = [f"Certificate of {self.rule}, variant {self.variant}"]
+        lines += [textwrap.fill(said, 110, initial_indent="  ", subsequent_indent="  ") for said in self.words]
         lines += [f"  {name:<10} {_show(bound)}" for name, bound in self.bounds.items()]
         lines += [f"  {name:<10} {_show(getattr(self, name))}" for name in ("domain", "method", "operations")]
         lines += [f"  {name:<10} {_show(value)}" for name, value in self.facts.items()]
@@ -100,4 +118,15 @@ def _show(value: object) -> str:
         return ", ".join(f"{key} {_show(item)}" for key, item in value.items())
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, list) and sum(1 for _ in _numbers(value)) > _SHOWN:
+        return f"{sum(1 for _ in _numbers(value))} numbers"
     return str(value)
+
+
+def _numbers(value: object) -> Iterator[float]:
+    """The numbers in lists within lists."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, int | float):
+        yield value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -10,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = ["JointMoments", "Moments"]
 
@@ -27,6 +29,9 @@ class Moments(NamedTuple):
         var: *variances* (not standard deviations), of the same shape, dtype and device; never negative.  A number or a
             tensor without dimensions is the variance of every value.
 
+    Raises:
+        InputError: for a variance given as a number that the mean's dtype does not hold.
+
     >>> import torch
     >>> x = Moments(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0]))
     >>> x.std
@@ -40,10 +45,29 @@ class Moments(NamedTuple):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviations, the square root of :attr:`var`, of the shape of the mean; derivative 0 at variance 0."""
-        var = self.var
-        if var.shape != self.mean.shape:
-            var = var.expand(self.mean.shape)
+        """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
+
+        Where the variance is 0, the root has an infinite slope; its derivatives count as 0 there, as all terms in
+        1/sigma do in the ops, so that a loss of standard deviations has finite gradients where values are certain or
+        their variance has underflowed.  Negative variances and NaN give NaN.
+
+        Raises:
+            InputError: if mean and variance are no tensors, the variance is not of floating point, or shapes differ.
+        """
+        mean, var = self
+        if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
+            raise InputError(f"Moments.std: expected two tensors, got {type(mean).__name__} and {type(var).__name__}")
+        for tensor in self:
+            if not has_elements(tensor):
+                raise InputError(f"Moments.std: expected two tensors with elements, got {kind(tensor)}")
+        if not var.is_floating_point():
+            raise InputError(f"Moments.std: expected variances of floating point, got {var.dtype}")
+        if var.shape != mean.shape:
+            try:
+                var = var.expand(mean.shape)
+            except RuntimeError:
+                got = f"{tuple(mean.shape)} and {tuple(var.shape)}"
+                raise InputError(f"Moments.std: expected mean and variance of one shape, got {got}") from None
         certain = var == 0
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
@@ -91,12 +115,15 @@ class JointMoments(Moments):
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
     # Pytrees make moments of anything: only a tensor's variance is completed.
-    if isinstance(mean, Tensor):
+    if isinstance(mean, Tensor) and has_elements(mean):
         if isinstance(var, Tensor):
-            if not var.dim() and mean.dim():
+            if has_elements(var) and not var.dim() and mean.dim():
                 var = var.expand(mean.shape)
         elif isinstance(var, int | float):
             dtype = mean.dtype if mean.is_floating_point() else torch.get_default_dtype()
+            largest = torch.finfo(dtype).max
+            if abs(var) > largest and abs(var) != math.inf:
+                raise InputError(f"Moments: expected a variance that {dtype} holds, got one beyond {largest:g}")
             var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
     return tuple.__new__(cls, (mean, var))
 
@@ -135,6 +162,7 @@ for _sign, _name in _COMPARISONS.items():
 for _sign, _name in _OF_ONE.items():
     setattr(Moments, f"__{_name}__", _refusing(_sign))
 Moments.__new__ = _new  # type: ignore[assignment]
+_new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime import autograd
 from momentgen.runtime.certificate import Certificate
+from momentgen.runtime.described import accuracy, described
+from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.parameters import Parameter, chosen_variant, input_names, resolve
 
 __all__ = ["Op"]
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_DTYPES_SAID = (
+    "Results in bfloat16 and float16 are these, rounded once more; those in float64, rounded to float32, keep the same "
+    "bounds, and need not be better.  ``certificate(variant)`` has all of it."
+)
 
 _DOC = """Mean and variance of ``{call}``, elementwise, for {law}.
 
@@ -37,11 +40,14 @@ Returns:
     input: at a variance of 0, terms in 1/sigma count as 0, and at a mean of 0 as well a kink's slopes are averaged
     (ReLU's derivative in the mean is 1/2 there).
 
+Accuracy:
+{accuracy}
 Raises:
     InputError: for inputs that differ in shape, dtype or device, are not floating point, or a parameter out of range.
 """
 
 
+@described
 class Op:
     """The moments of one activation, as a callable; generated packages make them.
 
@@ -82,43 +88,19 @@ class Op:
         self._defaults = None if required else resolve(name, self.parameters, {})
         self.__name__ = self.__qualname__ = name
         self.__module__ = package
-        lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}a float in {p.range}." for p in self.parameters]
-        several = ", ".join(f"X{i + 1}" for i in range(inputs)) if inputs > 1 else "X"
-        law = "N(mean, var)" if inputs == 1 else "N(mean_i, var_i)"
-        law = f"jointly normal X_i ~ {law} of covariance cov" if covariance else f"independent {several} ~ {law}"
-        text = _DOC.format(
-            call=f"{name}({several})",
-            law=law,
-            inputs=", ".join(self.input_names),
-            variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in self.variants),
-            parameters="".join(line + "\n" for line in lines),
-        )
-        self.__doc__ = f"{doc}\n\n{text}" if doc else text
+        self._doc, self._covariance = doc, covariance
         self.__signature__ = self._signature()
 
     def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Moments:
         """See the op's own documentation, ``help(op)``."""
         if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
-        kernel = self._kernels.get(self.default if variant is None else variant)
-        if kernel is None:
-            raise InputError(f"{self.name}: no variant {variant!r}; expected one of {', '.join(self.variants)}")
+        kernel = self._kernels[chosen_variant(self.name, self.variants, self.default, variant)]
         values = self._defaults
         if params or values is None:
             values = resolve(self.name, self.parameters, params)
-        first = inputs[0]
-        for tensor in inputs:
-            if (
-                not isinstance(tensor, Tensor)
-                or tensor.shape != first.shape
-                or tensor.dtype is not first.dtype
-                or tensor.device != first.device
-                or tensor.layout is not torch.strided
-            ):
-                inputs = self._reconcile(inputs)
-                break
-        if inputs[0].dtype not in _DTYPES:
-            self._reconcile(inputs)
+        if not alike(inputs):
+            inputs = reconciled(self.name, self.input_names, inputs)
         return Moments(*autograd.forward(kernel, values, inputs))
 
     def mean_gradients(self, *inputs: Tensor, **params: Any) -> tuple[Tensor, ...]:
@@ -158,13 +140,14 @@ class Op:
         Raises:
             InputError: if there is no such variant, direction or backend.
         """
-        kernel = self._kernels.get(self.default if variant is None else variant)
-        run = {"c": Kernel.run_native, "triton": Kernel.run_triton, "torch": Kernel.run_reference}.get(backend)
-        if kernel is None or run is None or which not in ("forward", "backward"):
+        kernel = self._kernels[chosen_variant(self.name, self.variants, self.default, variant)]
+        runs = {"c": Kernel.run_native, "triton": Kernel.run_triton, "torch": Kernel.run_reference}
+        if which not in ("forward", "backward") or not isinstance(backend, str) or backend not in runs:
             raise InputError(
-                f"{self.name}: expected forward or backward, a variant of {', '.join(self.variants)}, and a backend of "
-                f"c, triton, torch; got {which!r}, {variant!r}, {backend!r}"
+                f"{self.name}: expected forward or backward, and a backend of {', '.join(runs)}; got {which!r}, "
+                f"{backend!r}"
             )
+        run = runs[backend]
 
         def call(*tensors: Tensor, **params: float) -> tuple[Tensor, ...]:
             return run(kernel, which, tensors, resolve(self.name, self.parameters, params))
@@ -181,30 +164,20 @@ class Op:
         got = [type(value).__name__ for value in inputs]
         raise InputError(f"{self.name}: expected tensors {', '.join(wanted)}, got {len(got)}: {', '.join(got)}")
 
-    def _reconcile(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        """Inputs as a kernel takes them, or an error that says why not."""
-        names = self.input_names
-        for name, tensor in zip(names, inputs, strict=True):
-            if not isinstance(tensor, Tensor):
-                raise InputError(f"{self.name}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
-            if tensor.dtype not in _DTYPES:
-                raise InputError(
-                    f"{self.name}: {name} must be float32, float64, bfloat16 or float16, got {_short(tensor.dtype)}"
-                )
-            if tensor.layout is not torch.strided:
-                layout = str(tensor.layout).removeprefix("torch.")
-                raise InputError(f"{self.name}: expected strided tensors, got {layout} for {name}")
-        for what, read in _COMPARED.items():
-            if len({str(read(tensor)) for tensor in inputs}) == 1:
-                continue
-            if what == "dtype" and torch.is_autocast_enabled(inputs[0].device.type):
-                # As torch's own elementwise operators of two arguments do under autocast.
-                widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in inputs])
-                inputs = tuple(tensor.to(widest) for tensor in inputs)
-                continue
-            came = ", ".join(f"{name} {read(tensor)}" for name, tensor in zip(names, inputs, strict=True))
-            raise InputError(f"{self.name}: expected tensors of one {what}, got {came}")
-        return inputs
+    def _describe(self) -> str:
+        lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}a float in {p.range}." for p in self.parameters]
+        several = ", ".join(f"X{i + 1}" for i in range(self.inputs)) if self.inputs > 1 else "X"
+        law = "N(mean, var)" if self.inputs == 1 else "N(mean_i, var_i)"
+        law = f"jointly normal X_i ~ {law} of covariance cov" if self._covariance else f"independent {several} ~ {law}"
+        text = _DOC.format(
+            call=f"{self.name}({several})",
+            law=law,
+            inputs=", ".join(self.input_names),
+            variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
+            parameters="".join(line + "\n" for line in lines),
+            accuracy=accuracy(self, _DTYPES_SAID),
+        )
+        return f"{self._doc}\n\n{text}" if self._doc else text
 
     def _signature(self) -> inspect.Signature:
         kind = inspect.Parameter
@@ -221,17 +194,6 @@ class Op:
     def __reduce__(self) -> tuple[Any, ...]:
         # By name: copies and pickles of a network refer to the op, they do not carry it.
         return _find, (self.package, self.name)
-
-
-_COMPARED: dict[str, Callable[[Tensor], object]] = {
-    "shape": lambda tensor: tuple(tensor.shape),
-    "dtype": lambda tensor: _short(tensor.dtype),
-    "device": lambda tensor: tensor.device,
-}
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _find(package: str, name: str) -> Op:

@@ -94,7 +94,10 @@ def _number(op: str, parameter: Parameter, value: object) -> float:
         raise InputError(
             f"{op}: parameter {parameter.name} takes a Python number in {parameter.range}, got {type(value).__name__}"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{op}: parameter {parameter.name} must be in {parameter.range}, got one beyond it") from None
 
 
 def split(op: str, value: float) -> tuple[float, float]:
@@ -120,6 +123,6 @@ def chosen_variant(name: str, variants: Sequence[str], default: str, variant: st
         InputError: if there is no such variant.
     """
     chosen = default if variant is None else variant
-    if chosen not in variants:
+    if not isinstance(chosen, str) or chosen not in variants:
         raise InputError(f"{name}: no variant {chosen!r}; expected one of {', '.join(variants)}")
     return chosen

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import numbers
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,13 @@ from torch.utils.checkpoint import checkpoint
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.runtime.certificate import Certificate
+from momentgen.runtime.described import accuracy, described
+from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.parameters import chosen_variant
 
 __all__ = ["Reduction"]
 
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: pairs of classes taken at a time: 64 MiB in float64
 _SLICE = 1 << 23
 
@@ -41,11 +43,14 @@ Returns:
     Computed in float64 and rounded once; differentiable in both.  NaN where an input of the same row is NaN or a
     variance is negative.
 
+Accuracy:
+{accuracy}
 Raises:
     InputError: for inputs that differ in shape, dtype or device, are not floating point, or have no such axis.
 """
 
 
+@described
 class Reduction:
     """A softmax or log-softmax of moments, as a callable; generated packages make them.
 
@@ -66,19 +71,12 @@ class Reduction:
         self.name, self.package, self.variants, self.default, self.log = name, package, variants, default, log
         self.__name__ = self.__qualname__ = name
         self.__module__ = package
-        text = _DOC.format(
-            what="Log-probabilities of the softmax" if log else "Class probabilities, the expected softmax",
-            variants=", ".join(f"``{v}``" + (" (the default)" if v == default else "") for v in variants),
-            returns="a tensor of log-probabilities, of the shape and dtype of ``mean``."
-            if log
-            else ":class:`~momentgen.Moments` of the one-hot class: probabilities p, and p(1 - p).",
-        )
-        self.__doc__ = f"{doc}\n\n{text}" if doc else text
+        self._doc = doc
 
     def __call__(self, mean: Tensor, var: Tensor, *, dim: int = -1, variant: str | None = None) -> Any:
         """See the op's own documentation, ``help(op)``."""
         variant = chosen_variant(self.name, self.variants, self.default, variant)
-        self._check(mean, var, dim)
+        mean, var, dim = self._check(mean, var, dim)
         m, v = (t.to(torch.float64).movedim(dim, -1) for t in (mean, var))
         v = torch.where(v >= 0, v, torch.full_like(v, torch.nan))
         log_p = torch.log_softmax(_scores(self._module(variant), m, v), -1)
@@ -99,18 +97,25 @@ class Reduction:
         variant = chosen_variant(self.name, self.variants, self.default, variant)
         return Certificate.read(self.package, self.name, variant)
 
-    def _check(self, mean: Any, var: Any, dim: int) -> None:
-        for what, tensor in (("mean", mean), ("var", var)):
-            if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
-                got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise InputError(f"{self.name}: expected a floating-point tensor for {what}, got {got}")
-        if mean.shape != var.shape or mean.dtype is not var.dtype or mean.device != var.device:
-            raise InputError(
-                f"{self.name}: expected mean and var of one shape, dtype and device, got {tuple(mean.shape)} "
-                f"{mean.dtype} {mean.device} and {tuple(var.shape)} {var.dtype} {var.device}"
-            )
+    def _check(self, mean: Any, var: Any, dim: Any) -> tuple[Tensor, Tensor, int]:
+        if not alike((mean, var)):
+            mean, var = reconciled(self.name, ("mean", "var"), (mean, var))
+        if isinstance(dim, bool) or not isinstance(dim, numbers.Integral):
+            raise InputError(f"{self.name}: expected a whole number for dim, got {type(dim).__name__}")
         if not -mean.dim() <= dim < mean.dim():
             raise InputError(f"{self.name}: expected an axis of a tensor of {mean.dim()} dimensions, got dim = {dim}")
+        return mean, var, int(dim)
+
+    def _describe(self) -> str:
+        text = _DOC.format(
+            what="Log-probabilities of the softmax" if self.log else "Class probabilities, the expected softmax",
+            variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
+            returns="a tensor of log-probabilities, of the shape and dtype of ``mean``."
+            if self.log
+            else ":class:`~momentgen.Moments` of the one-hot class: probabilities p, and p(1 - p).",
+            accuracy=accuracy(self),
+        )
+        return f"{self._doc}\n\n{text}" if self._doc else text
 
     def _module(self, variant: str) -> ModuleType:
         return _load(self.name, f"{self.package}.{variant}_torch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -101,6 +102,16 @@ def test_a_rule_s_section_has_formula_pictures_certificates_and_comparison() -> 
     assert [row[0] for row in section.comparison.rows] == ["exact", "tight", "logistic_input"]
     text = "".join(read(render_page([section])).text)
     assert certificate["method"]["promises"]["checked"][0] in text
+
+
+def test_a_goal_of_one_tolerance_says_what_it_is_and_certificates_promise_in_words() -> None:
+    said = "mean 1e-06*max(1, |m|); var 1e-05*L^2*v; L = 1"
+    section = dataclasses.replace(heaviside(), unit="tolerance", goal=1.0, tolerance=said)
+    text = "".join(read(render_page([section])).text)
+    assert f"1 tolerance: {said}" in text
+    assert "no relative error" in " ".join(text.split())
+    assert "Errors are at most 8 ulp of the exact value" in text
+    assert "8 ulp:" not in "".join(read(render_page([heaviside()])).text)
 
 
 def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said() -> None:
     assert torch.isnan(softmax(mean, -var).mean).all()
     with pytest.raises(InputError, match="no variant 'exact'; expected one of logistic, normal, simplified"):
         softmax(mean, var, variant="exact")
-    with pytest.raises(InputError, match="expected mean and var of one shape"):
+    with pytest.raises(InputError, match="expected tensors of one shape, got mean"):
         softmax(mean, var[:2])
     with pytest.raises(InputError, match="expected an axis of a tensor of 1 dimensions, got dim = 1"):
         softmax(mean, var, dim=1)

@@ -26,7 +26,7 @@ from momentgen.symbols import S, x
 
 __all__ = ["Tolerance", "applies", "stable_variants"]
 
-_PARTIALS_SHARE = 1e-5  # error allowed to a partial, relative to its largest value at that variance
+PARTIALS_SHARE = 1e-5  # error allowed to a partial, relative to its largest value at that variance
 
 
 # --- measure ---------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Tolerance:
                         "dvar_dmu": np.minimum(0.0962, 0.168 / np.sqrt(v)),
                         "dvar_dvar": np.minimum(0.03125, 0.0841 / v),
                     }
-                limit = _PARTIALS_SHARE * scales[output]
+                limit = PARTIALS_SHARE * scales[output]
             return np.maximum(limit, 2.0**-126)
 
     def __call__(
@@ -174,7 +174,7 @@ def _facts(tolerance: Tolerance, mixture: ScaleMixture, wide: ScaleMixture, forw
         "gap_of_mean_at_switch": _digits(mean_gap),
         "mixture": _mixture_facts(mixture),
         "mixture_float64": _mixture_facts(wide),
-        "partials_tolerance": f"{_PARTIALS_SHARE:g} of the largest value over mu at that variance",
+        "partials_tolerance": f"{PARTIALS_SHARE:g} of the largest value over mu at that variance",
         "var_rel": tolerance.var_rel,
     }
 

@@ -235,7 +235,6 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             slack=_MEAN,
             box={"a": (-18.7, 18.7), "mu": (-8.0, 8.0), "log2_var": (-50.0, 50.0)},
             fits=tuple(dict.fromkeys((*fits, *more))),
-            facts={"tolerance": (Tolerance.__doc__ or "").split("\n\n")[1].replace("\n    ", " ").strip()},
             doc="the mean in closed form, the variance by Owen's integral with five nodes of Gauss and Legendre",
         )
     ]

@@ -1,0 +1,105 @@
+"""What a certificate promises, in words: for docstrings, printed certificates, the report and docs/accuracy.md.
+
+The words come from the certificate's data alone, so that they say what was measured.  Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["RELATIVE", "promise", "tolerance_in_a_line"]
+
+#: what every tolerance that is not in ulp has to say of tails
+RELATIVE = (
+    "This is no relative error: where the exact value is smaller than what is allowed, as far out in a tail, no digit "
+    "of the result need be right, and a variance may come out as 0."
+)
+_SMALL_MEANS = "Of the mean this is no relative error where |m| is below 1."
+_ULP = "an ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y"
+
+
+def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sentences of one variant's certificate, as read from its JSON file.
+
+    >>> for sentence in promise({"goal": {"ulp of the terms": 8.0}, "bounds": {"mean": {"ulp of the terms": 6.4}}}):
+    ...     print(sentence)
+    Errors are at most 8 ulp of the sum of the magnitudes of an output's terms, ...
+    Largest errors found: mean 6.4.
+    """
+    if not certificate.get("goal"):
+        how = certificate.get("method")
+        said = "; ".join(str(value) for value in how.values()) if isinstance(how, Mapping) else str(how)
+        return (f"No bound is certified: {said}.",)
+    unit, goal = next(iter(certificate["goal"].items()))
+    tolerance = certificate.get("tolerance", {})
+    sentences = [*_allowed(certificate, unit, goal, tolerance), _found(certificate, unit)]
+    sentences += _limits(certificate.get("domain"))
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def tolerance_in_a_line(certificate: Mapping[str, Any]) -> str:
+    """What a goal of 1 tolerance is, of the mean and of the variance; empty for goals in ulp.
+
+    >>> tolerance_in_a_line({"tolerance": {"mean": "1e-06*max(1, |m|)", "var": "1e-05*L^2*v", "values": {"L": 1.0}}})
+    'mean 1e-06*max(1, |m|); var 1e-05*L^2*v; L = 1'
+    """
+    tolerance = certificate.get("tolerance", {})
+    if "mean" not in tolerance:
+        return ""
+    numbers = [f"{name} = {value:.6g}" for name, value in tolerance.get("values", {}).items() if name != "jumps"]
+    return "; ".join([f"mean {tolerance['mean']}", f"var {tolerance['var']}", *numbers])
+
+
+def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: Mapping[str, Any]) -> list[str]:
+    against = tolerance.get("against", "the exact moments")
+    of = f" from {against}" if against != "the exact moments" else ""
+    if unit == "ulp":
+        within = (
+            f"{goal:g} ulp of the exact value, relatively {goal * 2**-23:.2g}, where that is a normal float32 number"
+        )
+        except_ = tolerance.get("except")
+        return [f"Errors{of} are at most {within}; {_ULP}.", f"Except {except_}." if except_ else ""]
+    if unit == "ulp of the terms":
+        within = f"{goal:g} ulp of the sum of the magnitudes of an output's terms, at least of 2^-118"
+        return [f"Errors{of} are at most {within}; {_ULP}.  Where terms cancel, the relative error is larger."]
+    if unit != "tolerance" or "mean" not in tolerance:
+        unsaid = "this certificate does not say what that is: build the rule again"
+        return [f"Errors{of} are at most {goal:g} {unit}; {unsaid}."]
+    times = "" if goal == 1 else f"{goal:g} times "
+    return [
+        f"Errors{of} are at most {times}{tolerance['mean']} in the mean, {times}{tolerance['var']} in the variance "
+        f"and, of each partial derivative, {times}{tolerance['partials']}; no less than {tolerance['least']}.",
+        _symbols(certificate, tolerance),
+        _SMALL_MEANS if tolerance["var"].endswith("*V") else RELATIVE,
+    ]
+
+
+def _symbols(certificate: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
+    domain = certificate.get("domain")
+    depends = bool(domain.get("parameters")) if isinstance(domain, Mapping) else False
+    values = tolerance.get("values", {})
+    said = []
+    for name, meaning in tolerance.get("where", {}).items():
+        numbers = [values[part] for part in name.split(", ") if part in values]
+        value = ", ".join(f"{number:.6g}" for number in numbers)
+        said.append(f"{name} is {meaning}" + (f" ({value}{' at the defaults' if depends else ''})" if value else ""))
+    return f"Here {', '.join(said)}." if said else ""
+
+
+def _found(certificate: Mapping[str, Any], unit: str) -> str:
+    found = [f"{name} {bound[unit]:.2g}" for name, bound in certificate.get("bounds", {}).items() if unit in bound]
+    points = certificate.get("method")
+    count = points.get("points") if isinstance(points, Mapping) else None
+    share = " of this" if unit == "tolerance" else ""
+    at = f" in a search of {count:,} points" if isinstance(count, int) else ""
+    return f"Largest errors found{at}: {', '.join(found)}{share}." if found else ""
+
+
+def _limits(domain: object) -> list[str]:
+    """Where the domain ends, and what stands for a result beyond the range of its type."""
+    if not isinstance(domain, Mapping):
+        return []
+    nan, overflow = str(domain.get("nan", "")), str(domain.get("overflow", ""))
+    said = [f"Outputs and derivatives are NaN for {nan}."] if nan not in ("", "nowhere") else []
+    return [*said, *([f"A result beyond the range of its type is {overflow}."] if overflow else [])]

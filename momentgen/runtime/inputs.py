@@ -1,0 +1,96 @@
+"""The tensors that ops take: which, and what is said of those that they do not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from momentgen.errors import InputError
+
+__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled"]
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def alike(inputs: Sequence[Any]) -> bool:
+    """Whether the inputs are tensors as kernels take them, of one shape, dtype and device."""
+    first = inputs[0]
+    for tensor in inputs:
+        if (
+            not isinstance(tensor, Tensor)
+            or not has_elements(tensor)
+            or tensor.shape != first.shape
+            or tensor.dtype is not first.dtype
+            or tensor.device != first.device
+            or tensor.layout is not torch.strided
+        ):
+            return False
+    return first.dtype in DTYPES
+
+
+def has_elements(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
+    return not (tensor.is_nested or isinstance(tensor, UninitializedTensorMixin))
+
+
+def kind(tensor: Tensor) -> str:
+    """What sort of tensor it is, for messages: its layout, ``nested``, or the class of one that is not initialised.
+
+    >>> kind(torch.eye(2).to_sparse())
+    'sparse_coo'
+    """
+    if isinstance(tensor, UninitializedTensorMixin):
+        return type(tensor).__name__
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+
+
+def reconciled(op: str, names: Sequence[str], inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Inputs that are not :func:`alike`, as a kernel takes them: under autocast, those of several dtypes.
+
+    Args:
+        op: for messages.
+        names: of the inputs.
+        inputs: as they came.
+
+    Raises:
+        InputError: saying what was expected and what came.
+    """
+    for name, tensor in zip(names, inputs, strict=True):
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{op}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.dtype not in DTYPES:
+            raise InputError(f"{op}: {name} must be float32, float64, bfloat16 or float16, got {_short(tensor.dtype)}")
+        if not has_elements(tensor) or tensor.layout is not torch.strided:
+            raise InputError(f"{op}: expected strided tensors, got {kind(tensor)} for {name}")
+    for what, read in _COMPARED.items():
+        if len({str(read(tensor)) for tensor in inputs}) == 1:
+            continue
+        if what == "dtype" and autocast_in_force(inputs[0].device.type):
+            # As torch's own elementwise operators of two arguments do under autocast.
+            widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in inputs])
+            inputs = tuple(tensor.to(widest) for tensor in inputs)
+            continue
+        came = ", ".join(f"{name} {read(tensor)}" for name, tensor in zip(names, inputs, strict=True))
+        raise InputError(f"{op}: expected tensors of one {what}, got {came}")
+    return inputs
+
+
+def autocast_in_force(device: str) -> bool:
+    """Whether autocast is on for a type of device."""
+    return device != "meta" and torch.is_autocast_enabled(device)  # torch knows no autocast of meta, and raises
+
+
+_COMPARED: dict[str, Callable[[Tensor], object]] = {
+    "shape": lambda tensor: tuple(tensor.shape),
+    "dtype": lambda tensor: _short(tensor.dtype),
+    "device": lambda tensor: tensor.device,
+}
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

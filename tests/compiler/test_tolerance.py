@@ -1,0 +1,222 @@
+"""What certificates say of tolerances is what is measured, and what the ops keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from compiled_rules import compiled
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from real_rules import rules
+
+import momentgen.generated
+from momentgen.compiler.stabilise import mixture
+from momentgen.compiler.stabilise.entire_measure import RelativeMeasure, Within
+from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
+from momentgen.compiler.stabilise.owen import Tolerance
+from momentgen.compiler.stabilise.rescaled import RescaledMeasure, Units
+from momentgen.compiler.stabilise.settled import Settled
+from momentgen.compiler.tolerance import tolerance_of
+from momentgen.errors import BuildError
+from momentgen.rule import Rule, x
+
+F64 = npt.NDArray[np.float64]
+FLOOR = 2.0**-126
+
+
+@dataclass
+class Measured:
+    """As much of a :class:`Stable` as words are made of."""
+
+    measure: Any
+    unit: str = "tolerance"
+    variant: str = "exact"
+    settings: tuple[Mapping[str, float], ...] = ({},)
+    facts: Mapping[str, Any] = None  # type: ignore[assignment]
+
+    def at(self, setting: Mapping[str, float]) -> Measured:
+        return self
+
+
+def words(measure: Any, rule: Rule | None = None) -> dict[str, Any]:
+    return tolerance_of(rule or Rule("line", f=x), Measured(measure))  # type: ignore[arg-type]
+
+
+def value(formula: str, said: Mapping[str, Any], **known: Any) -> F64:
+    """A formula of a certificate, computed."""
+    text = re.sub(r"\|([^|]*)\|", r"abs(\1)", formula).replace("^", "**")
+    text = text.replace("sum of J**2*Phi(a)*Phi(-a)", "jumps")
+    v = np.asarray(known.get("v", 0.0))
+    jumps = np.zeros(v.shape)
+    for at, height in said["values"].get("jumps", []):
+        a = (known["mu"] - at) / np.sqrt(v)
+        jumps = jumps + height**2 * np.vectorize(lambda z: mpmath.ncdf(z) * mpmath.ncdf(-z), otypes=[float])(a)
+    names = {"max": np.maximum, "min": np.minimum, "abs": np.abs, "sigma": np.sqrt(v), **said["values"], **known}
+    return np.asarray(eval(text, {"__builtins__": {}}, {**names, "jumps": jumps}))
+
+
+numbers = arrays(np.float64, 20, elements=st.floats(-1e3, 1e3))
+variances = arrays(np.float64, 20, elements=st.floats(1e-6, 1e6))
+shapes = st.builds(
+    MomentsMeasure,
+    st.floats(0.01, 100),
+    st.floats(0.01, 100) | st.just(math.inf),
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(-3, 3)), max_size=2).map(tuple),
+    st.just({}),
+)
+
+
+def agree(measure: Any, said: Mapping[str, Any], m: F64, mu: F64, v: F64) -> None:
+    for output, exact in (("mean", m), ("var", np.abs(m))):
+        stated = value(said[output], said, m=exact, V=exact, v=v, mu=mu)
+        np.testing.assert_allclose(np.maximum(stated, FLOOR), measure.allowed(output, exact, mu, v), rtol=1e-9)
+
+
+@given(shapes, numbers, numbers, variances)
+def test_the_words_on_activations_are_what_is_measured(measure: MomentsMeasure, m: F64, mu: F64, v: F64) -> None:
+    agree(measure, words(measure), m, mu, v)
+
+
+@given(shapes, st.floats(0.1, 10), st.floats(0.1, 10), st.sampled_from([0.0, -2.0, 0.7]), numbers, numbers, variances)
+def test_the_words_on_other_units_are_what_is_measured(
+    base: MomentsMeasure, width: float, scale: float, offset: float, m: F64, mu: F64, v: F64
+) -> None:
+    @dataclass
+    class Map:
+        scale: float
+        offset: float
+
+    units = Units(centre=0.3, width=width, scale=scale, offset=offset)
+    measure = RescaledMeasure(base, Settled("line", x, ()), Map(scale, offset), units)  # type: ignore[arg-type]
+    agree(measure, words(measure), m, mu, v)
+
+
+@given(st.floats(0.1, 9), st.floats(0.1, 9), numbers, variances)
+def test_the_words_on_elementary_functions_are_what_is_measured(a: float, b: float, m: F64, v: F64) -> None:
+    for bounded in (True, False):
+        measure = RelativeMeasure(bounded, a, b)
+        for said in (words(measure), words(Within(measure, 1.0, 0.0))):
+            for output, exact in (("mean", m), ("var", np.abs(m))):
+                stated = value(said[output], said, m=exact, V=exact, v=v)
+                np.testing.assert_allclose(np.maximum(stated, FLOOR), measure.allowed(output, exact, v), rtol=1e-9)
+
+
+@given(variances)
+def test_the_words_on_the_normal_distribution_function_are_what_is_measured(v: F64) -> None:
+    said, var = words(Tolerance()), v.astype(np.float32)
+    for output in ("mean", "var"):
+        stated = value(said[output], said, v=var.astype(np.float64))
+        none = np.zeros(20, np.float32)
+        error = Tolerance()(output, none, none - stated, none, var)
+        np.testing.assert_allclose(error, 1.0, rtol=1e-6)
+
+
+def test_the_words_on_the_logistic_transform_are_what_is_measured() -> None:
+    said = words(mixture.Tolerance(3e-7, 2e-7, 1e-5, (-4.0, 4.0, 1.0)))
+    assert said["mean"] == "3e-07"
+    assert said["var"] == "min(2e-07, 1e-05*V) for -4 <= mean <= 4 and var <= 1, else 2e-07"
+    assert words(mixture.Tolerance(3e-7, 2e-7, 1.0, (0.0, 0.0, 0.0)))["var"] == "2e-07"
+
+
+def test_a_measure_without_words_stops_the_build() -> None:
+    with pytest.raises(BuildError, match="expected words for the tolerance of object"):
+        words(object())
+
+
+def test_approximations_are_measured_against_their_own_formula() -> None:
+    rule = rules()["leaky_relu"]
+    for variant, against in (
+        ("exact", "the exact moments"),
+        ("fitted", "the variant's fitted formula, not the moments that it approximates"),
+        ("logistic_input", "the exact moments under a logistic input of this mean and variance"),
+    ):
+        stable: Any = Measured(None, "ulp", variant)
+        assert tolerance_of(rule, stable)["against"] == against
+
+
+def test_a_build_writes_it_into_the_certificate() -> None:
+    certificate = json.loads(compiled_exp()["exact.json"])
+    assert certificate["tolerance"]["var"] == "1e-05*V"
+    assert certificate["tolerance"]["where"]["V"] == "the exact variance"
+
+
+def compiled_exp() -> Mapping[str, str]:
+    return compiled("exp").files
+
+
+# --- the ops keep it -------------------------------------------------------------
+@dataclass(frozen=True)
+class Known:
+    """An activation as mathematics knows it: f in mpmath, its largest slope, its range."""
+
+    f: Callable[[Any], Any]
+    lipschitz: float
+    span: float = math.inf
+
+
+ERF = mpmath.erf
+KNOWN = {
+    "tanh": Known(mpmath.tanh, 1.0, 2.0),
+    "sigmoid": Known(lambda z: 1 / (1 + mpmath.exp(-z)), 0.25, 1.0),
+    "softplus": Known(lambda z: mpmath.log1p(mpmath.exp(z)) if z < 50 else z + mpmath.exp(-z), 1.0),
+    "logsigmoid": Known(lambda z: -mpmath.log1p(mpmath.exp(-z)) if z > -50 else z - mpmath.exp(z), 1.0),
+    "erf": Known(ERF, 2 / math.sqrt(math.pi), 2.0),
+    "gelu": Known(lambda z: z * mpmath.ncdf(z), 1.1289),
+    "silu": Known(lambda z: z / (1 + mpmath.exp(-z)), 1.09984),
+    "hardtanh": Known(lambda z: max(mpmath.mpf(-1), min(mpmath.mpf(1), z)), 1.0, 2.0),
+    "elu": Known(lambda z: z if z > 0 else mpmath.expm1(z), 1.0),
+    "atan": Known(mpmath.atan, 1.0, math.pi),
+}
+
+
+def moments_of(f: Callable[[Any], Any], mu: float, v: float) -> tuple[float, float]:
+    """Mean and variance of f(X), X ~ N(mu, v), by quadrature of f itself in 30 digits."""
+    with mpmath.workdps(30):
+        m, s = mpmath.mpf(mu), mpmath.sqrt(v)
+        cuts = sorted(
+            {*(m + k * s for k in range(-12, 13, 3)), *(mpmath.mpf(k) for k in (-1, 0, 1) if abs(k - m) < 12 * s)}
+        )
+        here = f(m)
+        first = mpmath.quad(lambda z: (f(z) - here) * mpmath.npdf(z, m, s), cuts)
+        second = mpmath.quad(lambda z: (f(z) - here) ** 2 * mpmath.npdf(z, m, s), cuts)
+        return float(here + first), float(second - first**2)
+
+
+POINTS = (st.sampled_from(sorted(KNOWN)), st.floats(-12, 12, width=32), st.floats(-4, 2).map(lambda k: 10.0**k))
+
+
+def keeps_its_words(name: str, mu: float, v: float) -> None:
+    assume(mu == 0 or abs(mu) > 1e-6)
+    known = KNOWN[name]
+    said = words(MomentsMeasure(known.lipschitz, known.span, (), {}))
+    mean, var = torch.tensor([mu], dtype=torch.float32), torch.tensor([v], dtype=torch.float32)
+    exact = moments_of(known.f, float(mean), float(var))
+    for dtype in (torch.float32, torch.float64):
+        computed = getattr(momentgen.generated, name)(mean.to(dtype), var.to(dtype))
+        for output, found, truth in zip(("mean", "var"), computed, exact, strict=True):
+            stated = value(said[output], said, m=truth, v=float(var), mu=mu)
+            assert abs(float(found) - truth) <= max(float(stated), FLOOR), (output, dtype)
+
+
+@settings(max_examples=20)
+@given(*POINTS)
+def test_ops_keep_what_the_words_say(name: str, mu: float, v: float) -> None:
+    keeps_its_words(name, mu, v)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(*POINTS)
+def test_ops_keep_what_the_words_say_at_many_points(name: str, mu: float, v: float) -> None:
+    keeps_its_words(name, mu, v)

@@ -1,0 +1,283 @@
+"""Ops in hostile hands: the right numbers, or an error of our own that names what was expected and what came."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hostile.strategies import BAD_TENSORS, NO_TENSORS, OBJECTS, odd_pairs, plain
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import momentgen.generated
+from momentgen import Moments
+from momentgen.errors import InputError
+from momentgen.generated import bernoulli_noise, leaky_relu, log_softmax, maximum, relu, sigmoid, softmax
+from momentgen.runtime import Op
+
+LIBRARY = [op for name in momentgen.generated.__all__ if isinstance(op := getattr(momentgen.generated, name), Op)]
+EVERY = [pytest.param(op, variant, id=f"{op.name}-{variant}") for op in LIBRARY for variant in op.variants]
+SOME = [relu, leaky_relu, sigmoid, maximum, bernoulli_noise]
+ALL = [*SOME, softmax, log_softmax]
+
+
+def names_of(op: Any) -> tuple[str, ...]:
+    return getattr(op, "input_names", ("mean", "var"))
+
+
+def gradients(op: Op, variant: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    moments = op(*leaves, variant=variant)
+    return torch.autograd.grad(moments.mean.sum() + moments.var.sum(), leaves)
+
+
+def assert_same(found: Tensor, wanted: Tensor) -> None:
+    assert found.shape == wanted.shape
+    assert found.dtype is wanted.dtype
+    torch.testing.assert_close(plain(found), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def memory_and_values_do_not_matter(op: Op, variant: str, tensors: tuple[Tensor, ...]) -> None:
+    """Odd memory gives what plain memory gives, and each element what it gives alone; promises hold."""
+    moments, alone = op(*tensors, variant=variant), tuple(map(plain, tensors))
+    for found, wanted in zip(moments, op(*alone, variant=variant), strict=True):
+        assert_same(found, wanted)
+    for found, wanted in zip(gradients(op, variant, tensors), gradients(op, variant, alone), strict=True):
+        assert_same(found, wanted)
+    flat = [tensor.reshape(-1) for tensor in alone]
+    if flat[0].numel():
+        singles = [op(*one, variant=variant) for one in zip(*flat, strict=True)]
+        for k, found in enumerate(moments):
+            assert_same(plain(found).reshape(-1), torch.stack([single[k] for single in singles]))
+    var = plain(moments.var)
+    assert not (var < 0).any()
+    bad = sum(
+        tensor.isnan() | ((tensor < 0) if name.startswith("var") else False)
+        for name, tensor in zip(names_of(op), alone, strict=True)
+    )
+    assert plain(moments.mean)[bad > 0].isnan().all()
+    assert var[bad > 0].isnan().all()
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_odd_memory_and_odd_values_give_what_plain_ones_give(data: st.DataObject) -> None:
+    op = data.draw(st.sampled_from(SOME))
+    memory_and_values_do_not_matter(op, op.default, data.draw(odd_pairs(len(op.input_names))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "variant"), EVERY)
+def test_odd_memory_and_odd_values_give_what_plain_ones_give_in_every_op(op: Op, variant: str) -> None:
+    @settings(max_examples=40)
+    @given(odd_pairs(len(op.input_names)))
+    def check(tensors: tuple[Tensor, ...]) -> None:
+        memory_and_values_do_not_matter(op, variant, tensors)
+
+    check()
+
+
+@settings(max_examples=25)
+@given(odd_pairs(), st.sampled_from([softmax, log_softmax]), st.integers(-5, 4))
+def test_odd_memory_gives_the_same_class_posteriors(tensors: tuple[Tensor, Tensor], op: Any, dim: int) -> None:
+    mean, _ = tensors
+    if not -mean.dim() <= dim < mean.dim():
+        with pytest.raises(InputError, match=rf"{op.name}: expected an axis .* got dim = {dim}"):
+            op(*tensors, dim=dim)
+        return
+    found, wanted = op(*tensors, dim=dim), op(*map(plain, tensors), dim=dim)
+    for one, other in zip(found, wanted, strict=True) if isinstance(found, Moments) else [(found, wanted)]:
+        assert_same(one, other)
+
+
+def refused(op: Any, tensors: list[Any], came: str) -> None:
+    with pytest.raises(InputError) as caught:
+        op(*tensors)
+    message = str(caught.value)
+    assert message.startswith(f"{op.name}: ")
+    assert any(word in message for word in ("must be", "expected")), message
+    assert came in message
+
+
+def in_place_of_one(op: Any, position: int | None, bad: Any) -> list[Any]:
+    """The bad thing for the input at a position, or for all of them."""
+    return [bad if position in (None, i) else torch.ones(2, 3) for i in range(len(names_of(op)))]
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(ALL), st.sampled_from(sorted(BAD_TENSORS)), st.sampled_from([None, 0, 1]))
+def test_tensors_that_kernels_do_not_take_are_refused_by_kind(op: Any, case: str, position: int | None) -> None:
+    make, came = BAD_TENSORS[case]
+    refused(op, in_place_of_one(op, position, make()), came)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD_TENSORS)
+@pytest.mark.parametrize("op", [*LIBRARY, softmax, log_softmax], ids=lambda op: op.name)
+def test_every_op_refuses_them_in_every_place(op: Any, case: str) -> None:
+    make, came = BAD_TENSORS[case]
+    for position in (None, *range(len(names_of(op)))):
+        refused(op, in_place_of_one(op, position, make()), came)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(ALL), st.sampled_from(sorted(NO_TENSORS)), st.sampled_from([None, 0, 1]))
+def test_what_is_no_tensor_is_refused_by_its_type(op: Any, case: str, position: int | None) -> None:
+    refused(op, in_place_of_one(op, position, NO_TENSORS[case]), type(NO_TENSORS[case]).__name__)
+
+
+MIXED: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str]] = {
+    "shapes": (lambda: (torch.ones(2, 3), torch.ones(3, 2)), "one shape, got mean"),
+    "broadcasting": (lambda: (torch.ones(2, 3), torch.ones(())), "one shape, got mean"),
+    "dimensions": (lambda: (torch.ones(3), torch.ones(1, 3)), "one shape, got mean"),
+    "dtypes": (lambda: (torch.ones(3), torch.ones(3).double()), "one dtype, got mean"),
+    "halves": (lambda: (torch.ones(3).half(), torch.ones(3).bfloat16()), "one dtype, got mean"),
+    "devices": (lambda: (torch.ones(3), torch.ones(3, device="meta")), "one device, got mean"),
+    "dtypes on meta": (
+        lambda: (torch.ones(3, device="meta"), torch.ones(3, device="meta").double()),
+        "one dtype, got mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+@pytest.mark.parametrize("op", [relu, leaky_relu, softmax], ids=lambda op: op.name)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_inputs_that_do_not_match_are_refused_by_what_differs(op: Any, case: str, autocast: bool) -> None:
+    tensors, message = MIXED[case][0](), MIXED[case][1]
+    with torch.autocast("cpu", enabled=autocast):
+        if autocast and case in ("dtypes", "halves"):  # as torch's own operators of two arguments
+            widest = [tensor.float() if case == "halves" else tensor.double() for tensor in tensors]
+            found, wanted = op(*tensors), op(*widest)
+            assert_same(found[0], plain(wanted[0]))
+            return
+        with pytest.raises(InputError, match=rf"{op.name}: expected tensors of {message}"):
+            op(*tensors)
+
+
+@settings(max_examples=150)
+@given(OBJECTS)
+def test_a_parameter_is_a_number_of_its_range_or_refused(value: Any) -> None:
+    mean, var = torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 1.0])
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and 0 <= value <= 1:
+        wanted = leaky_relu(mean, var, negative_slope=float(value))
+        assert all(map(torch.equal, leaky_relu(mean, var, negative_slope=value), wanted))
+        return
+    assume(value is not None)  # the default
+    with pytest.raises(
+        InputError, match=r"leaky_relu: parameter negative_slope (must be|takes a Python number) in \[0, 1\]"
+    ):
+        leaky_relu(mean, var, negative_slope=value)
+
+
+@settings(max_examples=100)
+@given(st.sampled_from([relu, softmax]), OBJECTS)
+def test_a_variant_is_one_of_the_names_or_refused(op: Any, value: Any) -> None:
+    assume(value is not None and value not in op.variants if isinstance(value, str) else value is not None)
+    tensors = [torch.ones(3)] * 2
+    for call in (lambda: op(*tensors, variant=value), lambda: op.certificate(value)):
+        with pytest.raises(InputError, match=rf"{op.name}: no variant .*; expected one of {op.variants[0]}"):
+            call()
+
+
+@settings(max_examples=100)
+@given(OBJECTS)
+def test_an_axis_is_a_whole_number_in_range_or_refused(value: Any) -> None:
+    mean, var = torch.randn(2, 3), torch.rand(2, 3)
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and -2 <= value < 2:
+        assert torch.equal(softmax(mean, var, dim=value).mean, softmax(mean, var, dim=int(value)).mean)
+        return
+    with pytest.raises(
+        InputError, match=r"softmax: expected (a whole number for dim, got|an axis of a tensor of 2 dimensions)"
+    ):
+        softmax(mean, var, dim=value)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(SOME), st.lists(st.sampled_from(["tensor", *NO_TENSORS]), max_size=6))
+def test_too_few_or_too_many_inputs_are_counted(op: Op, cases: list[str]) -> None:
+    given_ = [torch.ones(2) if case == "tensor" else NO_TENSORS[case] for case in cases]
+    assume(len(given_) != len(op.input_names))
+    with pytest.raises(
+        InputError, match=rf"{op.name}: expected tensors {', '.join(op.input_names)}, got {len(given_)}"
+    ):
+        op(*given_)
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(st.sampled_from(["inplace", "out", "Mean", "dim", "negative_slope_", "mean"]), OBJECTS, min_size=1)
+)
+def test_unknown_words_are_named(words: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"leaky_relu: unknown parameter '.*'; its parameters: negative_slope"):
+        leaky_relu(torch.ones(2), torch.ones(2), **words)
+
+
+@pytest.mark.parametrize("which", [["forward"], None, "sideways", 1])
+@pytest.mark.parametrize("backend", ["c", ["c"], None, "cuda"])
+def test_a_bare_kernel_is_of_a_direction_and_a_backend(which: Any, backend: Any) -> None:
+    with pytest.raises(InputError, match="relu: expected forward or backward, and a backend of c, triton, torch; got"):
+        relu.kernel(which, backend=backend)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from([relu, leaky_relu, sigmoid]),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.randoms(use_true_random=False),
+)
+def test_batching_by_vmap_does_not_matter(op: Op, rows: int, columns: int, rng: random.Random) -> None:
+    mean = torch.tensor([[rng.uniform(-4, 4) for _ in range(columns)] for _ in range(rows)])
+    var = torch.tensor([rng.uniform(0, 3) for _ in range(columns)])
+    wanted = op(mean, var.expand(rows, columns))
+    found = torch.vmap(op, in_dims=(0, None))(mean, var)
+    assert all(map(torch.equal, found, wanted))
+    turned = torch.vmap(op, in_dims=(1, 0), out_dims=1)(mean, var[:, None].expand(columns, rows))
+    assert all(map(torch.equal, turned, wanted))
+
+
+@settings(max_examples=60)
+@given(
+    OBJECTS | st.sampled_from(list(NO_TENSORS.values())),
+    OBJECTS | st.sampled_from(list(NO_TENSORS.values())),
+    st.booleans(),
+)
+def test_the_standard_deviation_of_what_is_no_pair_of_tensors_is_refused(mean: Any, var: Any, real: bool) -> None:
+    mean = torch.ones(2, 3) if real else mean
+    if isinstance(mean, Tensor) and isinstance(var, int | float):
+        beyond = abs(var) > torch.finfo(torch.float32).max and abs(var) != math.inf
+        assume(beyond)  # else it is a variance
+        with pytest.raises(InputError, match=r"Moments: expected a variance that torch.float32 holds"):
+            Moments(mean, var)
+        return
+    moments = Moments(mean, var)
+    if isinstance(moments.mean, Tensor) and isinstance(moments.var, Tensor):
+        assume(not moments.var.is_floating_point())
+    with pytest.raises(InputError, match=r"Moments.std: expected (two tensors|variances of floating point)"):
+        moments.std  # noqa: B018 - a property
+
+
+@given(st.sampled_from([(3,), (2, 2), (4, 2, 3)]))
+def test_a_variance_of_another_shape_has_no_standard_deviation(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"Moments.std: expected mean and variance of one shape, got \(2, 5\) and"):
+        Moments(torch.ones(2, 5), torch.ones(shape)).std  # noqa: B018 - a property
+
+
+@settings(max_examples=80)
+@given(st.floats(width=32), st.floats(0, width=32))
+def test_scalars_from_numpy_and_python_are_the_same_tensor(mean: float, var: float) -> None:
+    tensors = torch.tensor(mean), torch.tensor(var)
+    arrays = torch.from_numpy(np.array(mean, np.float32)), torch.from_numpy(np.array(var, np.float32))
+    for found, wanted in zip(relu(*arrays), relu(*tensors), strict=True):
+        assert_same(found, wanted)
+    if math.isfinite(mean) and math.isfinite(var):
+        assert not any(moment.isnan() for moment in relu(*tensors))
