@@ -24,6 +24,7 @@
 ``requirements`` what the last four ask of a rule; ``choosing``: the choice of atoms that they share
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
+``jumps``      the value of f at a jump itself, where it is not the one right of it
 ``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
@@ -51,6 +52,7 @@ from momentgen.compiler.stabilise import (
 )
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
+from momentgen.compiler.stabilise.jumps import with_jumps
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -153,7 +155,7 @@ def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
             cause, variants = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`", []
         if variants:
             served = True
-            yield tuple(replace(stable, way=strategy.what) for stable in variants)
+            yield tuple(with_jumps(replace(stable, way=strategy.what), derivation) for stable in variants)
             continue
         refusal = f"{strategy.what}: {cause or 'the accuracy that the rule asks for is of none of its variants'}"
         if refusal not in refusals:
