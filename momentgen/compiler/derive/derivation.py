@@ -104,6 +104,9 @@ def _own(rule: Rule) -> Derivation:
     if len(pieces.pieces) == 1 and _is_constant(pieces.pieces[0].expr, rule):
         cause = "f is constant, at all but single points: its variance is 0, and there is nothing to compile"
         raise BuildError(rule.name, "derive", cause, rule.f)
+    for kink in pieces.kinks:
+        if rule.f.subs(x, kink) is sympy.nan:
+            raise BuildError(rule.name, "derive", f"f has no value at x = {kink}: give it one there", rule.f)
     facts = {
         "degree": pieces.degree,
         "parity": pieces.parity,
