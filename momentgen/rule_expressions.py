@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import mpmath
 import sympy
 from sympy import Add, Expr, Float, Mul, Number, NumberSymbol, Pow, Rational, Symbol
 from sympy.core.function import Application, AppliedUndef
@@ -150,8 +151,9 @@ def _check_magnitude(rule: str, what: str, number: Any) -> None:
     elif not (isinstance(number, Float) and number.is_finite):
         raise RuleError(rule, f"{what} has {number}, which is no real number")
     if number != 0 and not LEAST <= abs(number) < LARGEST:
-        # Not all digits: there may be thousands, and a million of them Python itself refuses to print.
-        shown = sympy.Float(number, 3)
+        # Not all digits: there may be thousands.
+        size = mpmath.mpf(number.p) / number.q if isinstance(number, Rational) else mpmath.mpf(number)
+        shown = mpmath.nstr(size, 3)
         raise RuleError(rule, f"{what} has the number {shown}; in float32 numbers go from 1.2e-38 to 3.4e38")
 
 
