@@ -18,6 +18,7 @@ from momentgen import __version__
 from momentgen.build import BuildResult
 from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, short
 from momentgen.errors import MomentgenError
+from momentgen.rule_files import known_rules
 
 __all__ = ["app", "main"]
 
@@ -29,7 +30,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RULES = Path("rules")
+_DEFAULT_RULES = Path("rules")
+
+# What RULES and --out mean is the same in all commands.
+Rules = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RULES",
+        help="Directory of rule files; by default ./rules, or where nothing is written those installed with momentgen.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Package that RULES are built to; by default `generated` beside RULES.", show_default=False
+    ),
+]
 
 
 def main() -> None:
@@ -61,10 +78,8 @@ def _common(
 
 @app.command()
 def build(
-    rules: Annotated[Path, typer.Argument(metavar="RULES", help="Directory of rule files.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="Package to write; by default `generated` beside RULES.", show_default=False)
-    ] = None,
+    rules: Rules = None,
+    out: Out = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Rules compiled at a time; by default one a core.", show_default=False)
     ] = None,
@@ -83,7 +98,7 @@ def build(
     """Compile the rules that changed into a Python package of ops."""
     import momentgen.build
 
-    console = Console()
+    console, rules = Console(), _rules(rules, written=not check)
     if check:
         _check(console, rules, out, only)
         return
@@ -110,11 +125,8 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
 
 @app.command()
 def exhaust(
-    rules: Annotated[Path, typer.Argument(metavar="RULES", help="Directory of rule files.", show_default=False)],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Package they were built to; by default `generated` beside RULES.", show_default=False),
-    ] = None,
+    rules: Rules = None,
+    out: Out = None,
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Run this rule alone.", show_default=False)] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="V", help="Run this variant alone.", show_default=False)
@@ -130,7 +142,7 @@ def exhaust(
     """Run built rules over all 2^32 float32 means at variance 1; write RULES/evidence/NAME.json."""
     from momentgen.exhaustive import exhaust_rules
 
-    console = Console()
+    console, rules = Console(), _rules(rules, written=stride == 1)
     given = dict(_parameter(text) for text in settings or [])
     with SweepDisplay(console) as sweeps:
         results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
@@ -146,13 +158,15 @@ def exhaust(
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
-    rules: Annotated[Path, typer.Option(metavar="DIR", help="Directory of rule files; made if need be.")] = RULES,
+    rules: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of rule files; made if need be.")
+    ] = _DEFAULT_RULES,
 ) -> None:
     """Write a rule file to start from: RULES/NAME.py."""
     from momentgen.scaffold import scaffold
 
     path = short(scaffold(name, rules))
-    where = "" if rules == RULES else f" --rules {rules}"
+    where = "" if rules == _DEFAULT_RULES else f" --rules {rules}"
     for line in (
         f"wrote {path}, a placeholder that builds as it stands; next:",
         f"  edit {path}: f(x), the citation, the doc",
@@ -168,9 +182,16 @@ def derive_command(
         str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
     ],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
-    rules: Annotated[Path, typer.Option(metavar="DIR", help="Directory of rule files.")] = RULES,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of rule files; by default ./rules, then those installed with momentgen.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Print the mean, the variance and their partials of a rule, or of an expression such as 'Max(x, 0)'."""
+    """Print the mean, the variance and their partials of a rule, or of an expression such as 'x*Phi(x)'."""
     from momentgen.derive_text import derived, find_rule
 
     console = Console()
@@ -180,11 +201,8 @@ def derive_command(
 
 @app.command()
 def verify(
-    rules: Annotated[Path, typer.Argument(metavar="[RULES]", help="Directory of rule files.")] = RULES,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Package they were built to; by default `generated` beside RULES.", show_default=False),
-    ] = None,
+    rules: Rules = None,
+    out: Out = None,
     only: Annotated[
         str | None, typer.Option(metavar="NAME", help="Look at this rule alone.", show_default=False)
     ] = None,
@@ -193,7 +211,7 @@ def verify(
     """Measure the committed certificates again: the C as it lies there, at fresh points, against exact values."""
     import momentgen.verify
 
-    console = Console()
+    console, rules = Console(), _rules(rules)
     with VerifyDisplay(console) as display:
         checks = momentgen.verify.verify(rules, out, only=only, seed=seed, reporter=display)
     console.print(display.table)
@@ -207,16 +225,9 @@ def verify(
 
 @app.command()
 def report(
-    rules: Annotated[Path, typer.Argument(metavar="[RULES]", help="Directory of rule files.")] = RULES,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
-    package: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Package the rules were built to; by default `generated` beside RULES.",
-            show_default=False,
-        ),
-    ] = None,
+    rules: Rules = None,
+    out: Out = None,
+    page: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Show this rule alone.", show_default=False)] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Rules looked at a time; by default one a core.", show_default=False)
@@ -228,11 +239,20 @@ def report(
     require_extra()
     from momentgen.report.write import write_report
 
-    console = Console()
+    console, rules = Console(), _rules(rules)
     with ReportDisplay(console) as display:
-        written = write_report(rules, out, package=package, only=only, jobs=jobs, progress=display)
+        written = write_report(rules, page, package=out, only=only, jobs=jobs, progress=display)
     line = f"wrote {short(written.path)}: {written.rules} rules, {written.size / 1e6:.1f} MB"
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _rules(given: Path | None, *, written: bool = False) -> Path:
+    """The directory of rules meant; those installed with momentgen only where nothing is ``written`` beside them."""
+    found = [given] if given is not None else [p for p in known_rules() if p == _DEFAULT_RULES or not written]
+    if not found:
+        hint = "expected a directory of rules; there is no ./rules here"
+        raise typer.BadParameter(hint, param_hint="RULES")
+    return found[0]
 
 
 def _parameter(text: str) -> tuple[str, float]:

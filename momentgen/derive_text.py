@@ -8,7 +8,7 @@ sigma taken out where f is homogeneous, and terms collected.  Of several such fo
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,19 @@ import sympy
 from sympy import Expr, Symbol
 from sympy.printing.pretty.stringpict import prettyForm
 
-from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.derive import Derivation, derive, derive_mean
 from momentgen.compiler.stabilise import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
+from momentgen.expression_text import parse
 from momentgen.rule import Rule, load_rules
-from momentgen.symbols import Phi, S, mu, phi, v, x
+from momentgen.rule_files import known_rules
+from momentgen.symbols import Phi, mu, phi, v, x
 
 __all__ = ["Derived", "derived", "find_rule", "readable"]
 
 _SIGMA = Symbol("sigma", positive=True)
 _A = Symbol("a", real=True)
 _M = Symbol("m", real=True)
-_ALIASES = {"sigmoid": S, "relu": lambda z: sympy.Max(z, 0), "softplus": lambda z: sympy.log(1 + sympy.exp(z))}
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,16 @@ class Derived:
 
     Attributes:
         rule: what was derived.
-        outputs: ``mean``, ``var`` and the four partials; the variance and its partials may use ``m`` for the mean.
+        outputs: ``mean``, ``var`` and the four partials, as far as they are closed; the variance and its partials may
+            use ``m`` for the mean.
         where: the symbols that stand for arguments of Phi and phi -> what they stand for, in ``mu`` and ``sigma``.
+        note: what has no closed form, where that is the variance: ``outputs`` are the mean and its partials then.
     """
 
     rule: Rule
     outputs: Mapping[str, Expr]
     where: Mapping[Symbol, Expr]
+    note: str = ""
 
     def text(self, *, latex: bool = False, width: int = 100) -> str:
         """All of it as text to print: sympy's two-dimensional notation, or LaTeX."""
@@ -54,6 +58,8 @@ class Derived:
         if any(stands in used for stands in legend):
             lines.append("where")
         lines += [show(str(symbol), e, width) for symbol, e in legend.items() if symbol in used]
+        if self.note:
+            lines.append(f"% {self.note}" if latex else self.note)
         return ("\n" if latex else "\n\n").join(lines)
 
 
@@ -97,30 +103,34 @@ def _pretty(name: str, expression: Expr, width: int) -> str:
     return str(sympy.pretty(equation, use_unicode=True, num_columns=width))
 
 
-def find_rule(what: str, rules: Path) -> Rule:
-    """The rule called ``what`` in ``rules``, or a nameless one for the expression ``what`` in ``x``.
+def find_rule(what: str, rules: Path | None = None) -> Rule:
+    """The rule called ``what``, or a nameless one for the expression ``what`` in ``x``, which is read and never run.
+
+    Args:
+        what: a name, or an expression as :func:`momentgen.expression_text.parse` takes it.
+        rules: directory of rule files; without it ``./rules`` and the rules that are installed, in this order.
 
     Raises:
         RuleError: if it is neither: no such rule, no expression, or one with symbols other than ``x``.
 
-    >>> find_rule("Max(x, 0)", Path("no_rules_here")).f
+    >>> find_rule("Max(x, 0)").f
     Max(0, x)
     """
-    if what.isidentifier() and what != "x":
-        if (rules / f"{what}.py").is_file():
-            return load_rules(rules / f"{what}.py")[0]
-        there = sorted(p.stem for p in rules.glob("*.py") if not p.name.startswith("_"))
-        raise RuleError(
-            what, f"expected a rule in {rules} or an expression in x; the rules are: {', '.join(there) or 'none'}"
-        )
-    names: dict[str, Any] = {"x": x, "Phi": Phi, "phi": phi, "S": S, **_ALIASES}
-    try:
-        f = sympy.sympify(what, locals=names)
-    except (sympy.SympifyError, SyntaxError, TypeError, AttributeError, ValueError) as error:
-        reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
-        raise RuleError(what, f"expected an expression in x, in sympy's syntax: {reason}") from error
-    # The rule's own checks say what is wrong with anything else.
-    return Rule("expression", f=f)
+    if not what.isidentifier() or what == "x":
+        # The rule's own checks say what is wrong with an f that is no activation.
+        return Rule("expression", f=parse(what))
+    folders = [rules] if rules is not None else known_rules()
+    for folder in folders:
+        if (folder / f"{what}.py").is_file():
+            found = load_rules(folder / f"{what}.py")
+            if not found:
+                raise RuleError(what, "expected a rule with moments, got one over an axis, which has none to derive")
+            return found[0]
+    there = sorted({p.stem for folder in folders for p in folder.glob("*.py") if not p.name.startswith("_")})
+    where = " or ".join(map(str, folders)) or "./rules"
+    raise RuleError(
+        what, f"expected a rule in {where} or an expression in x; the rules are: {', '.join(there) or 'none'}"
+    )
 
 
 def derived(rule: Rule) -> Derived:
@@ -137,14 +147,25 @@ def derived(rule: Rule) -> Derived:
         names = ", ".join(sorted(map(str, others)))
         raise MomentgenError(f"rule {rule.name}: expected a function of x alone, but f has {names}, in `{rule.f}`")
     derivation = derive(rule)
-    if derivation.mean is None or derivation.second is None or derivation.var is None:
+    mean_of_f = derivation.mean if derivation.mean is not None else derive_mean(derivation)
+    if mean_of_f is None:
         raise MomentgenError(
-            f"rule {rule.name}: f or its square is outside the closed algebra (piecewise polynomial, exponential, Phi, "
-            f"phi), so there is no closed form to print, only what `momentgen build` computes, in `{rule.f}`"
+            f"rule {rule.name}: f is outside the closed algebra (piecewise polynomial, exponential, Phi, phi), so "
+            f"there is no closed form to print, only what `momentgen build` computes, in `{rule.f}`"
         )
-    naming = _Naming()
+    naming = _Naming(p.name for p in rule.parameters)
     degree = _whole_degree(derivation)
-    mean = readable(derivation.mean, naming, degree)
+    mean = readable(mean_of_f, naming, degree)
+    if derivation.second is None or derivation.var is None:
+        partials = {
+            f"dmean_d{name}": readable(sympy.expand(sympy.diff(mean_of_f, symbol)), naming, lessened)
+            for name, symbol, lessened in (
+                ("mu", mu, None if degree is None else degree - 1),
+                ("var", v, None if degree is None else degree - 2),
+            )
+        }
+        note = "var: f**2 is outside the closed algebra; `momentgen build` computes it"
+        return Derived(rule, {"mean": mean, **partials}, naming.where, note)
     second = readable(derivation.second, naming, None if degree is None else 2 * degree)
     outputs = {
         "mean": mean,
@@ -174,11 +195,12 @@ def _whole_degree(derivation: Derivation) -> int | None:
 
 
 class _Naming:
-    """Names for the arguments of Phi and phi: ``a`` for mu/sigma, then b, c, d, h, ..."""
+    """Names for the arguments of Phi and phi: ``a`` for mu/sigma, then b, c, d, h, ..., none of those ``taken``."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self.where: dict[Symbol, Expr] = {_A: mu / _SIGMA}
-        self._free = [letter for letter in string.ascii_lowercase if letter not in "aefilmosvx"]
+        taken = {*taken, *"aefilmosvx"}
+        self._free = [letter for letter in string.ascii_lowercase if letter not in taken]
 
     def __call__(self, argument: Expr) -> Expr:
         argument = sympy.factor(sympy.together(argument))

@@ -20,7 +20,8 @@ import sympy
 from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
-from momentgen.rule_files import RuleSource, check_name, load_rule_sources, run_rule_file
+from momentgen.rule_expressions import HIGHEST_POWER, check_expression, check_number, is_number
+from momentgen.rule_files import RuleSource, load_rule_sources, run_rule_file
 from momentgen.rule_inputs import (
     InputBox,
     LogisticInput,
@@ -30,6 +31,7 @@ from momentgen.rule_inputs import (
     moment_symbols,
     partial_names,
 )
+from momentgen.rule_names import check_distinct, check_name, check_parameter_name, check_text
 from momentgen.rule_reduction import Reduction, Score
 from momentgen.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, v, v1, v2, x, x1, x2
 
@@ -66,6 +68,8 @@ __all__ = [
 ]
 
 INPUTS = ("normal", "logistic")
+#: parameters of one rule: certificates are measured at the ends and inside of the range of each
+MOST_PARAMETERS = 16
 
 
 @dataclass(frozen=True)
@@ -230,19 +234,24 @@ class _Checker:
 
     def check(self) -> None:
         rule = self.rule
-        if not isinstance(rule.parameters, tuple) or not all(isinstance(p, Parameter) for p in rule.parameters):
-            raise self.error(f"parameters must be a tuple of Parameter, got {rule.parameters!r}")
-        if rule.input not in INPUTS:
+        check_text(rule.doc, rule.name, "doc")
+        check_text(rule.citation, rule.name, "citation")
+        for what in ("covariance", "bernoulli"):
+            if not isinstance(getattr(rule, what), bool):
+                raise self.error(f"{what} must be True or False, got {getattr(rule, what)!r}")
+        if not isinstance(rule.input, str) or rule.input not in INPUTS:
             raise self.error(f"input must be one of {', '.join(INPUTS)}, got {rule.input!r}")
-        names = [p.name for p in rule.parameters]
-        if len(set(names)) < len(names):
-            raise self.error(f"parameter names must differ, got {', '.join(names)}")
-        for parameter in rule.parameters:
-            self.check_parameter(parameter)
+        if not isinstance(rule.inputs, tuple) or rule.inputs not in (("x",), ("x1", "x2")):
+            raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
+        self.check_parameters()
         symbols = [p.symbol for p in rule.parameters]
-        self.check_inputs(symbols)
-        noise = [] if rule.noise is None else [rule.noise.symbol]
-        self.check_expression("f", rule.f, [*input_symbols(rule.inputs), *noise, *symbols])
+        noise = self.check_inputs(symbols)
+        inputs = input_symbols(rule.inputs)
+        self.check_activation("f", rule.f, [*inputs, *noise, *symbols])
+        for symbol in (*inputs, *noise):
+            if symbol not in rule.f.free_symbols:
+                cause = "is constant in the input, which leaves nothing to compile" if len(inputs) == 1 else "lacks it"
+                raise self.error(f"f must depend on {symbol}, but {cause}", rule.f)
         moments = [*rule.moments.values(), *symbols]
         for what, expression in (("mean", rule.mean), ("var", rule.var)):
             if expression is not None:
@@ -254,6 +263,7 @@ class _Checker:
             self.check_expression(key, expression, moments)
         for key, variant in self.mapping("variants", rule.variants):
             self.check_variant(key, variant, moments)
+        check_distinct(("exact", "tight", *rule.variants), rule.name, "variants")
         if rule.surrogate is not None:
             self.check_surrogate(rule.surrogate, symbols)
         if rule.rescaled is not None:
@@ -265,83 +275,99 @@ class _Checker:
             raise self.error(f"{what} must be a dict, got {value!r}")
         return value.items()
 
-    def check_inputs(self, parameters: list[Symbol]) -> None:
+    def check_expression(self, what: str, value: Any, allowed: Iterable[Symbol]) -> None:
+        check_expression(self.rule.name, what, value, allowed)
+
+    def check_activation(self, what: str, value: Any, allowed: Iterable[Symbol]) -> None:
+        check_expression(self.rule.name, what, value, allowed, highest=HIGHEST_POWER)
+
+    def check_inputs(self, parameters: list[Symbol]) -> list[Symbol]:
+        """The inputs' further properties; returns the noise's symbol, if there is one."""
         rule = self.rule
-        if rule.inputs not in (("x",), ("x1", "x2")):
-            raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
         if rule.covariance and len(rule.inputs) == 1:
             raise self.error("a covariance needs two inputs, got one")
-        if rule.noise is not None:
-            self.check_expression("noise, mean", rule.noise.mean, parameters)
-            self.check_expression("noise, var", rule.noise.var, parameters)
+        if rule.noise is None:
+            return []
+        if not isinstance(rule.noise, Noise):
+            raise self.error(f"noise must be a Noise, got {type(rule.noise).__name__}")
+        check_parameter_name(rule.noise.name, f"{rule.name}, noise {rule.noise.name}")
+        if rule.noise.symbol.name in (*rule.inputs, *(p.name for p in rule.parameters)):
+            raise self.error(f"noise name {rule.noise.name!r} is taken by an input or a parameter")
+        check_text(rule.noise.citation, rule.name, "noise: citation")
+        self.check_expression("noise, mean", rule.noise.mean, parameters)
+        self.check_expression("noise, var", rule.noise.var, parameters)
+        return [rule.noise.symbol]
+
+    def check_parameters(self) -> None:
+        given = self.rule.parameters
+        if not isinstance(given, tuple) or not all(isinstance(p, Parameter) for p in given):
+            raise self.error(f"parameters must be a tuple of Parameter, got {given!r}")
+        if len(given) > MOST_PARAMETERS:
+            raise self.error(f"expected at most {MOST_PARAMETERS} parameters, got {len(given)}")
+        for parameter in given:
+            self.check_parameter(parameter)
+        names = [p.name for p in given]
+        if len(set(names)) < len(names):
+            raise self.error(f"parameter names must differ, got {', '.join(names)}")
 
     def check_parameter(self, p: Parameter) -> None:
-        check_name(p.name, f"{self.rule.name}, parameter {p.name}")
+        where = f"{self.rule.name}, parameter {p.name}"
+        check_name(p.name, where)
         taken = {*self.rule.inputs, *self.rule.moments, *map(str, self.rule.moments.values()), "variant"}
         if p.name in taken:
             raise self.error(f"parameter name {p.name!r} is taken by the op's own arguments")
+        check_parameter_name(p.name, where)
+        check_text(p.doc, self.rule.name, f"parameter {p.name}: doc")
         if p.default is None:
             raise self.error(f"parameter {p.name} has no default")
         for what in ("default", "low", "high"):
             value = getattr(p, what)
-            if isinstance(value, bool) or not isinstance(value, (int, float, sympy.Number)) or value != value:
-                raise self.error(f"parameter {p.name}: {what} must be a number, got {value!r}")
+            if value not in (math.inf, -math.inf):
+                check_number(self.rule.name, f"parameter {p.name}: {what}", value)
         if p.low > p.high:
             raise self.error(f"parameter {p.name}: low = {p.low} exceeds high = {p.high}")
         if not p.low <= p.default <= p.high or not math.isfinite(p.default):
             raise self.error(f"parameter {p.name}: default {p.default} is outside its range [{p.low}, {p.high}]")
 
-    def check_expression(self, what: str, value: Any, allowed: Iterable[Symbol]) -> None:
-        if not isinstance(value, Expr):
-            hint = "; wrap a number in sympy.Integer or Rational" if isinstance(value, (int, float)) else ""
-            raise self.error(f"{what} must be a sympy expression, got {type(value).__name__}{hint}", value)
-        if value.has(sympy.nan, sympy.zoo):
-            raise self.error(f"{what} is undefined", value)
-        known = set(allowed)
-        for symbol in sorted(value.free_symbols - known, key=str):
-            same = [k for k in known if str(k) == str(symbol)]
-            cause = (
-                f"symbol {symbol} has other assumptions than the rule's own: import it, or use Parameter.symbol"
-                if same
-                else f"unknown symbol {symbol}; known are {', '.join(sorted(map(str, known)))}"
-            )
-            raise self.error(f"{what}: {cause}", value)
-        for call in value.atoms(sympy.core.function.AppliedUndef):
-            raise self.error(f"{what}: unknown function {call.func}", value)
-
     def check_variant(self, name: Any, variant: Any, moments: list[Symbol]) -> None:
         check_name(name, f"{self.rule.name}, variant {name}")
         if name in ("exact", "tight"):
             raise self.error(f"variant name {name!r} is reserved for the compiler's own")
+        if not isinstance(variant, (Formula, Fitted, LogisticInput)):
+            kind = type(variant).__name__
+            raise self.error(f"variant {name}: expected a Formula, a Fitted or a LogisticInput, got {kind}")
+        check_text(variant.citation, self.rule.name, f"variant {name}: citation")
         if isinstance(variant, LogisticInput):
             return
         if isinstance(variant, Formula):
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
             self.check_expression(f"variant {name}, var", variant.var, moments)
             return
-        if not isinstance(variant, Fitted):
-            raise self.error(
-                f"variant {name}: expected a Formula, a Fitted or a LogisticInput, got {type(variant).__name__}"
-            )
+        self.check_fitted(name, variant, moments)
+
+    def check_fitted(self, name: str, variant: Fitted, moments: list[Symbol]) -> None:
         if variant.mean is not None:
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
         if not isinstance(variant.free, Mapping) or not variant.free:
             raise self.error(f"variant {name}: free must map each free symbol to its interval, got {variant.free!r}")
         for symbol, interval in variant.free.items():
-            if not (isinstance(interval, tuple) and len(interval) == 2 and interval[0] < interval[1]):
+            if not _is_interval(interval):
                 raise self.error(f"variant {name}: {symbol} needs an interval (low, high), got {interval!r}")
-        free = [s for s in variant.var.free_symbols if str(s) in variant.free]
-        for symbol in sorted(set(variant.free) - {str(s) for s in free}):
-            raise self.error(f"variant {name}: free symbol {symbol} does not occur in var", variant.var)
+        symbols = variant.var.free_symbols if isinstance(variant.var, Expr) else set()
+        free = [s for s in symbols if str(s) in variant.free]
         self.check_expression(f"variant {name}, var", variant.var, [*moments, *free])
+        for symbol in sorted(map(str, set(variant.free) - {str(s) for s in free})):
+            raise self.error(f"variant {name}: free symbol {symbol} does not occur in var", variant.var)
         if variant.objective != "max_kl":
             raise self.error(f"variant {name}: unknown objective {variant.objective!r}, expected max_kl")
-        if not (len(variant.domain) == 3 and variant.domain[0] == "a" and variant.domain[1] < variant.domain[2]):
-            raise self.error(f"variant {name}: domain must be ('a', low, high), got {variant.domain!r}")
+        domain = variant.domain
+        if not (isinstance(domain, tuple) and domain[:1] == ("a",) and _is_interval(domain[1:])):
+            raise self.error(f"variant {name}: domain must be ('a', low, high), got {domain!r}")
         known = {p.name: p for p in self.rule.parameters}
-        for key, value in variant.at.items():
+        for key, value in self.mapping(f"variant {name}: at", variant.at):
             if key not in known:
                 raise self.error(f"variant {name}: at names the unknown parameter {key!r}")
+            check_number(self.rule.name, f"variant {name}: at {key}", value)
             if not known[key].low <= value <= known[key].high:
                 raise self.error(f"variant {name}: at {key} = {value} is outside its range")
 
@@ -352,9 +378,11 @@ class _Checker:
             if surrogate.of != "logistic":
                 raise self.error(f"surrogate: of must be 'logistic' or an expression, got {surrogate.of!r}")
         else:
-            self.check_expression("surrogate", surrogate.of, [x, *symbols])
+            self.check_activation("surrogate", surrogate.of, [x, *symbols])
+        check_text(surrogate.citation, self.rule.name, "surrogate: citation")
         if not isinstance(surrogate.terms, int) or not 1 <= surrogate.terms <= 32:
             raise self.error(f"surrogate: terms must be a whole number from 1 to 32, got {surrogate.terms!r}")
+        check_number(self.rule.name, "surrogate: sup_error", surrogate.sup_error)
         if not surrogate.sup_error > 0:
             raise self.error(f"surrogate: sup_error must be positive, got {surrogate.sup_error!r}")
 
@@ -363,7 +391,7 @@ class _Checker:
             raise self.error(f"rescaled must be a Rescaled, got {type(rescaled).__name__}")
         if len(self.rule.inputs) > 1 or self.rule.noise is not None or self.rule.input != "normal":
             raise self.error("rescaled is for functions of one normal input")
-        self.check_expression("rescaled, of", rescaled.of, [x, *symbols])
+        self.check_activation("rescaled, of", rescaled.of, [x, *symbols])
         for what in ("centre", "width", "scale", "offset"):
             value = getattr(rescaled, what)
             self.check_expression(f"rescaled, {what}", value, symbols)
@@ -373,15 +401,30 @@ class _Checker:
     def check_accuracy(self, goal: Any) -> None:
         if not isinstance(goal, Accuracy):
             raise self.error(f"accuracy must be an Accuracy, got {type(goal).__name__}")
-        goals = {**{f"ulp[{k}]": w for k, w in self.mapping("accuracy.ulp", goal.ulp)}}
+        goals: dict[str, Any] = {}
+        for variant, ulps in self.mapping("accuracy.ulp", goal.ulp):
+            if variant not in ("exact", "tight"):
+                raise self.error(f"accuracy.ulp is for the variants exact and tight, got {variant!r}")
+            goals[f"ulp[{variant}]"] = ulps
         goals |= {k: getattr(goal, k) for k in ("mean_abs", "var_abs", "var_rel") if getattr(goal, k) is not None}
         if not goals and not goal.moments:
             raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, or moments")
         for key, value in goals.items():
+            check_number(self.rule.name, f"accuracy: {key}", value)
             if not value > 0:
                 raise self.error(f"accuracy: {key} must be positive, got {value!r}")
+        box = goal.var_rel_domain
+        if box is not None and not (isinstance(box, InputBox) and _is_interval(box.mu) and _is_interval(box.v)):
+            raise self.error(f"accuracy: var_rel_domain must be an InputBox of intervals (low, high), got {box!r}")
         if (goal.var_rel is None) != (goal.var_rel_domain is None):
             raise self.error("accuracy: var_rel and var_rel_domain go together")
+
+
+def _is_interval(value: object) -> bool:
+    """Whether it is (low, high), two numbers in order."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return all(map(is_number, value)) and bool(value[0] < value[1])
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:

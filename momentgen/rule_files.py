@@ -7,13 +7,14 @@ neither sympy nor the rules themselves.
 from __future__ import annotations
 
 import hashlib
-import keyword
+import importlib.util
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from momentgen.errors import RuleError
+from momentgen.rule_names import check_distinct, check_name
 
-__all__ = ["RuleSource", "check_name", "evidence_path", "load_rule_sources", "run_rule_file"]
+__all__ = ["RuleSource", "evidence_path", "known_rules", "load_rule_sources", "run_rule_file"]
 
 
 class RuleSource(NamedTuple):
@@ -42,16 +43,11 @@ def evidence_path(rule: Path) -> Path:
     return rule.parent / "evidence" / f"{rule.stem}.json"
 
 
-def check_name(name: object, where: str) -> None:
-    """Check that ``name`` can name a rule.
-
-    Raises:
-        RuleError: if it is no identifier, a Python keyword, or starts with an underscore.
-    """
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-        raise RuleError(
-            where, f"a rule's name must be a Python identifier, no keyword, not starting with _; got {name!r}"
-        )
+def known_rules() -> list[Path]:
+    """Where rules are looked for when nobody says: ``./rules``, and those installed with momentgen; what there is."""
+    found = importlib.util.find_spec("momentgen.rules")
+    installed = [] if found is None else [Path(place) for place in found.submodule_search_locations or ()]
+    return [folder for folder in (Path("rules"), *installed) if folder.is_dir()]
 
 
 def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
@@ -59,7 +55,7 @@ def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
 
     Raises:
         RuleError: if ``path`` does not exist, is a directory without rules, is no Python file, cannot be read, or a
-            file's name cannot name a rule.
+            file's name cannot name a rule, or is another's but for case.
     """
     path = Path(path)
     if path.is_dir():
@@ -72,6 +68,7 @@ def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
         raise RuleError(str(path), "expected a directory of rules or one rule file NAME.py")
     else:
         raise RuleError(str(path), "expected a directory of rules or one rule file, but it does not exist")
+    check_distinct((file.stem for file in files), str(path), "rules")
     sources = []
     for file in files:
         check_name(file.stem, str(file))

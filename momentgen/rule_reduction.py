@@ -13,7 +13,8 @@ from typing import Literal
 from sympy import Expr
 
 from momentgen.errors import RuleError
-from momentgen.rule_files import check_name
+from momentgen.rule_expressions import check_expression
+from momentgen.rule_names import check_distinct, check_name, check_text
 from momentgen.symbols import mu1, mu2, v1, v2
 
 __all__ = ["Reduction", "Score"]
@@ -60,13 +61,17 @@ class Reduction:
 
     def __post_init__(self) -> None:
         check_name(self.name, str(self.name))
-        if not self.variants:
-            raise RuleError(self.name, "expected at least one variant, got none")
+        check_text(self.doc, self.name, "doc")
+        check_text(self.citation, self.name, "citation")
+        if not isinstance(self.variants, Mapping) or not self.variants:
+            raise RuleError(self.name, f"variants must be a dict of at least one Score, got {self.variants!r}")
         for name, score in self.variants.items():
             check_name(name, f"{self.name}, variant {name}")
+            if not isinstance(score, Score):
+                raise RuleError(self.name, f"variant {name}: expected a Score, got {type(score).__name__}")
+            check_text(score.citation, self.name, f"variant {name}: citation")
             if score.reduce not in ("none", "sum", "negative_logsumexp"):
                 raise RuleError(self.name, f"variant {name}: unknown reduction {score.reduce!r}")
-            known = {mu1, v1} if score.reduce == "none" else {mu1, v1, mu2, v2}
-            unknown = sorted(map(str, score.term.free_symbols - known))
-            if unknown:
-                raise RuleError(self.name, f"variant {name}: unknown symbol {', '.join(unknown)}", score.term)
+            known = (mu1, v1) if score.reduce == "none" else (mu1, v1, mu2, v2)
+            check_expression(self.name, f"variant {name}, term", score.term, known)
+        check_distinct(self.variants, self.name, "variants")

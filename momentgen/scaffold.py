@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from momentgen.errors import MomentgenError, RuleError
-from momentgen.rule_files import check_name
+from momentgen.errors import MomentgenError
+from momentgen.rule_names import check_name
 
 __all__ = ["scaffold", "template"]
 
@@ -48,8 +48,6 @@ def scaffold(name: str, rules: Path) -> Path:
         MomentgenError: if the file exists (it is left as it is), or cannot be written.
     """
     check_name(name, f"{name!r}")
-    if not name.isascii():
-        raise RuleError(repr(name), "a rule's name becomes a C function's: expected ASCII letters, digits and _")
     path = rules / f"{name}.py"
     try:
         rules.mkdir(parents=True, exist_ok=True)

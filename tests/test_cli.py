@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from stub_compiler import compile_stub
+from typer.main import get_command
 
 import momentgen
 from momentgen.build import build
-from momentgen.cli import main
+from momentgen.cli import app, main
+from momentgen.display import short
 
 
 @pytest.fixture
@@ -114,9 +116,50 @@ def test_expected_errors_are_one_line_on_stderr(
     assert shown.out == ""
 
 
-@pytest.mark.parametrize("arguments", [("build",), ("build", "rules", "--jobs", "0"), ("bild",)])
+@pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])
 def test_wrong_usage_exits_2(rules: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     assert command(monkeypatch, *arguments) == 2
+
+
+def test_rules_are_those_of_the_working_directory_where_nobody_says(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "build", "--jobs", "1") == 0
+    assert "generated: 2 built, 0 fresh" in capsys.readouterr().out
+
+
+def test_what_writes_never_takes_the_installed_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("build",), ("exhaust",)):
+        assert command(monkeypatch, *arguments) == 2
+        assert "Invalid value for RULES" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_only_reads_takes_the_installed_rules_outside_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = tmp_path / "site" / "rules"
+    installed.mkdir(parents=True)
+    (installed / "mine.py").write_text("text")
+    monkeypatch.setattr("momentgen.cli.known_rules", lambda: [installed])
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "build", "--check") == 1
+    assert f"{short(installed.parent / 'generated')}/mine: the rule has not been built" in capsys.readouterr().out
+
+
+def test_out_is_the_package_of_the_rules_in_every_command_that_has_it() -> None:
+    commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
+    outs = {
+        name: option.help
+        for name, each in commands.items()
+        for option in each.params
+        if "--out" in getattr(option, "opts", ())
+    }
+    assert set(outs) == {"build", "exhaust", "verify", "report"}
+    assert len(set(outs.values())) == 1
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,36 @@ def test_a_divergent_moment_is_refused_with_the_reason(what: str, cause: str) ->
         derived(find_rule(what, RULES))
 
 
+@pytest.mark.parametrize("what", ["x*Phi(x)", "x*Phi(2*x + 1) - 3"])
+def test_where_f_squared_has_no_closed_form_the_mean_and_its_partials_are_printed_and_that_is_said(what: str) -> None:
+    found = derived(find_rule(what))
+    assert list(found.outputs) == ["mean", "dmean_dmu", "dmean_dvar"]
+    assert "var: f**2 is outside the closed algebra" in found.text()
+    with mpmath.workdps(25):
+        for mean, var in POINTS:
+            truth = {"mean": moments(found.rule.f, mean, var, {}, digits=20)[0]}
+            truth |= partials(found.rule.f, mean, var, {}, digits=20)
+            for name, value in values(found, mean, var).items():
+                assert abs(value - truth[name]) <= 1e-15 * (1 + abs(truth[name])), (name, mean, var)
+
+
+def test_a_rule_s_name_finds_the_installed_rules_outside_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("momentgen.derive_text.known_rules", lambda: [Path("rules"), RULES])
+    monkeypatch.chdir(tmp_path)
+    assert find_rule("relu").name == "relu"
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "relu.py").write_text("from momentgen.rule import *\nrule = Rule('relu', f=x, doc='mine')\n")
+    assert find_rule("relu").doc == "mine"
+    assert find_rule("relu", RULES).doc != "mine"
+
+
+def test_a_rule_over_an_axis_has_nothing_to_derive() -> None:
+    with pytest.raises(RuleError, match="one over an axis"):
+        find_rule("softmax", RULES)
+
+
 @pytest.mark.parametrize("what", ["tanh(x)", "log(1 + exp(x))", "logistic_transform"])
 def test_what_is_outside_the_algebra_is_said_to_be(what: str) -> None:
     with pytest.raises(MomentgenError, match=r"outside the (closed )?algebra"):

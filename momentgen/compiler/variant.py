@@ -39,6 +39,7 @@ _CALIBRATION = 2500
 _CERTIFICATION = 12_000
 _ATTEMPTS = 12
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
+_OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
 _SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
 
@@ -159,6 +160,7 @@ def _lower(
 ) -> tuple[Choice, Program]:
     """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"
+    _check_constants(rule, stable, graph)
     calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
     choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
@@ -170,6 +172,20 @@ def _lower(
         )
     _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
+
+
+def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:
+    """No constant of a graph is a number that float32 does not have.
+
+    Raises:
+        BuildError: if one is.
+    """
+    for value in (graph.value(index) for index in graph.live()):
+        if value is not None and mpmath.isfinite(value) and abs(value) >= _OVERFLOWS:
+            cause = (
+                f"the kernels need the constant {mpmath.nstr(value, 3)}, beyond float32: f is too large or too steep"
+            )
+            raise BuildError(rule.name, "lower", f"variant {stable.variant}: {cause}", rule.f)
 
 
 def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Sequence[Calibration]) -> None:

@@ -7,10 +7,11 @@ float64: memory is that of one chunk and two numbers a unit, whatever n is.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,11 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, certain, draw, lower, method
 from momentgen.laws.law import Law
+from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
 
@@ -63,9 +68,9 @@ class RunningMoments:
         return Moments(self._mean, self._squares / (self.count - 1))
 
 
-@dataclass
+@dataclass(repr=False)
 class MonteCarlo:
-    """What sampling found.
+    """What sampling found; prints as a table of ranges, with the largest standard error of a mean.
 
     Args:
         n: number of samples.
@@ -79,6 +84,38 @@ class MonteCarlo:
     output: Moments
     layers: dict[str, Moments]
     expected: dict[str, Moments] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        more = f", expected={list(self.expected)}" if self.expected else ""
+        shape = tuple(self.output.mean.shape)
+        return f"MonteCarlo(n={self.n}, output of shape {shape}, {len(self.layers)} layers{more})"
+
+    def __str__(self) -> str:
+        return plain(self.__rich__())
+
+    def __rich__(self) -> Table:
+        from rich.markup import escape
+
+        columns = (
+            "layer",
+            "shape",
+            "mean: least",
+            "average",
+            "largest",
+            "± at most",
+            "std: least",
+            "average",
+            "largest",
+        )
+        made = table(columns, words=2)
+        made.title, made.title_justify = f"{self.n:,} samples", "left"
+        rows = [*self.layers.items(), ("(output)", self.output), *((f"E {k}", m) for k, m in self.expected.items())]
+        for name, found in rows:
+            std = found.var.sqrt()
+            error = range_of(std)[2] / math.sqrt(self.n)
+            shape = " × ".join(map(str, found.mean.shape))
+            made.add_row(escape(name), shape, *shown((*range_of(found.mean), error, *range_of(std))))
+        return made
 
 
 def monte_carlo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,11 @@ from momentgen.laws.border import lower
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.nn.monte_carlo import monte_carlo, propagated
+from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["Row", "Summary", "summary"]
 
@@ -63,31 +67,29 @@ class Summary:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        from rich.console import Console
+        notes = ["", "taken approximately:", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join([plain(self.__rich__()), *notes])
 
-        console = Console(width=120, no_color=True)
-        with console.capture() as capture:
-            console.print(self.__rich__())
-        lines = [line.rstrip() for line in capture.get().rstrip().splitlines()]
-        return "\n".join(lines + (["", "taken approximately:"] if self.notes else []) + [f"- {n}" for n in self.notes])
-
-    def __rich__(self) -> Any:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in ("layer", "class"):
-            table.add_column(column)
-        columns = ["mean: least", "average", "largest", "std: least", "average", "largest", "saturated"]
-        for column in columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []):
-            table.add_column(column, justify="right")
+    def __rich__(self) -> Table:
+        columns = [
+            "layer",
+            "class",
+            "mean: least",
+            "average",
+            "largest",
+            "std: least",
+            "average",
+            "largest",
+            "saturated",
+        ]
+        made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=2)
         for row in self.rows:
-            cells = [f"{value:.3g}" for value in (*row.mean, *row.std)]
+            cells = shown((*row.mean, *row.std))
             cells.append("" if row.saturation is None else f"{row.saturation:.1%}")
             if self.samples:
                 cells.append("" if row.ratio is None else f"{row.ratio:.3f}")
-            table.add_row(row.name, row.kind, *cells)
-        return table
+            made.add_row(row.name, row.kind, *cells)
+        return made
 
     def plot(self, path: str | Path) -> None:
         """Write a picture of the ranges, layer by layer; needs matplotlib.
@@ -165,8 +167,8 @@ def summary(
             Row(
                 name,
                 kinds.get(base, base),
-                _range(found.mean),
-                _range(found.var.sqrt()),
+                range_of(found.mean),
+                range_of(found.var.sqrt()),
                 saturations.get(base),
                 _ratio(found, truth[name]) if name in truth else None,
             )
@@ -190,10 +192,6 @@ def _saturation(name: str, found: dict[str, float]) -> Any:
             found[name] = stuck.double().mean().item()
 
     return hook
-
-
-def _range(values: Tensor) -> tuple[float, float, float]:
-    return values.min().item(), values.double().mean().item(), values.max().item()
 
 
 def _ratio(found: Moments, truth: Moments) -> float | None:

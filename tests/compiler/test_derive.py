@@ -82,13 +82,15 @@ kinks = st.lists(st.integers(-4, 4), min_size=1, max_size=2, unique=True).map(so
 def activations(draw):
     points = draw(kinks)
     pairs = [(draw(branches), x < k) for k in points]
-    return Piecewise(*pairs, (draw(branches), True))
+    return sympy.sympify(Piecewise(*pairs, (draw(branches), True)))
 
 
 @settings(max_examples=8, deadline=None)
-@given(activations(), st.sampled_from([-2.0, 0.25, 3.0]), st.sampled_from([0.0625, 1.0, 4.0]))
+@given(
+    activations().filter(lambda f: f.has(x)), st.sampled_from([-2.0, 0.25, 3.0]), st.sampled_from([0.0625, 1.0, 4.0])
+)
 def test_any_piecewise_polynomial_with_exponentials_agrees_with_quadrature(f, at_mu, at_v):
-    derivation = derive(Rule("f", f=sympy.sympify(f)))
+    derivation = derive(Rule("f", f=f))
     mean, var = moments(f, at_mu, at_v, digits=20)
     assert_close(exact(derivation.mean, at_mu, at_v), mean, relative=1e-16, absolute=1e-16)
     assert_close(exact(derivation.var, at_mu, at_v), var, relative=1e-16, absolute=1e-16)

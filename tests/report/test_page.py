@@ -211,7 +211,7 @@ def test_the_command_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
-    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES), "--out", str(out), "--only", "heaviside"])
+    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES), "--page", str(out), "--only", "heaviside"])
     with pytest.raises(SystemExit):
         main()
     assert re.match(r"wrote .*page\.html: 1 rules, \d\.\d MB", capsys.readouterr().out)

@@ -99,6 +99,8 @@ def fit_atoms(
     """
     low, count = target.low, len(taus)
     orders = range(low, high + 1)
+    if min(target.allowed) == 0:  # f is constant but for jumps: no fit has no error at all
+        return AtomFit(low, np.zeros((count, len(orders))), (math.inf, math.inf, math.inf), math.inf)
     tables = [atoms(target.u, tau, low, high + 2) for tau in taus]
     # Columns of comparable size: T_n is of the order tau^(-n/2) for n > 0.
     scale = np.array([tau ** (max(n, 0) / 2) for tau in taus for n in orders])
@@ -122,6 +124,8 @@ def fit_atoms(
         share = float(error.max()) + _ROUNDING / target.allowed[0] * float(np.abs(solution).max())
         if share < best[0]:
             best = share, solution
+        if not 0 < error.max() < math.inf:  # nothing is left to weigh, or no number
+            break
         weights = weights * (error / error.max() + 1e-2)
         weights /= weights.mean()
     share, solution = best

@@ -6,8 +6,8 @@ The algebra lives in :mod:`.normal` and :mod:`.logistic`, that of several inputs
 
 from __future__ import annotations
 
-from momentgen.compiler.derive.derivation import Derivation, derive
+from momentgen.compiler.derive.derivation import Derivation, derive, derive_mean
 from momentgen.compiler.derive.joint import JointDerivation, derive_joint
 from momentgen.compiler.derive.proof import Proof, disprove
 
-__all__ = ["Derivation", "JointDerivation", "Proof", "derive", "derive_joint", "disprove"]
+__all__ = ["Derivation", "JointDerivation", "Proof", "derive", "derive_joint", "derive_mean", "disprove"]

@@ -10,6 +10,7 @@ Stein's identity E[X g] = mu E g + v E g'.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 from sympy import Expr, Integer, exp, log, pi, sqrt
@@ -145,6 +146,7 @@ def _integral(term: _Term, low: Expr, high: Expr) -> Expr:
     return factor * _with_phi(term.power, term.argument, m, w)
 
 
+@lru_cache(maxsize=4096)
 def _truncated(power: int, low: Expr, high: Expr, m: Expr, w: Expr) -> Expr:
     """E[Y^n; low < Y < high] for Y ~ N(m, w), by M_n = m M_{n-1} + (n-1) w M_{n-2} - w [y^{n-1} p(y)]."""
     # The upper tail's probability is written Phi((m - y)/s), never 1 - Phi: at 0 it is Phi(mu/sigma).
@@ -153,16 +155,15 @@ def _truncated(power: int, low: Expr, high: Expr, m: Expr, w: Expr) -> Expr:
     def above(point: Expr) -> Expr:
         return Integer(1) if point == -sympy.oo else Integer(0) if point == sympy.oo else Phi((m - point) / s)
 
-    def edge(point: Expr, n: int) -> Expr:
-        return Integer(0) if point.is_infinite else s * point**n * phi((m - point) / s)
+    def edge(point: Expr) -> Expr:
+        return Integer(0) if point.is_infinite else s * point ** (power - 1) * phi((m - point) / s)
 
-    moments = [above(low) - above(high)]
-    for n in range(1, power + 1):
-        step = m * moments[-1] + edge(low, n - 1) - edge(high, n - 1)
-        if n > 1:
-            step += (n - 1) * w * moments[-2]
-        moments.append(sympy.expand(step) if w == v else step)
-    return moments[power]
+    if power == 0:
+        return above(low) - above(high)
+    step = m * _truncated(power - 1, low, high, m, w) + edge(low) - edge(high)
+    if power > 1:
+        step += (power - 1) * w * _truncated(power - 2, low, high, m, w)
+    return sympy.expand(step) if w == v else step
 
 
 def _with_phi(power: int, argument: Expr, m: Expr, w: Expr) -> Expr:

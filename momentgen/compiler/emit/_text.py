@@ -9,7 +9,16 @@ from decimal import Decimal
 
 from momentgen.compiler.program import Instruction, Op, Program, verify
 
-__all__ = ["LINE_LENGTH", "Names", "comment_text", "is_constant", "plain_decimal", "with_arguments", "with_comment"]
+__all__ = [
+    "LINE_LENGTH",
+    "Names",
+    "comment_text",
+    "docstring",
+    "is_constant",
+    "plain_decimal",
+    "with_arguments",
+    "with_comment",
+]
 
 LINE_LENGTH = 119
 _CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
@@ -34,6 +43,18 @@ def plain_decimal(value: float) -> str | None:
 def comment_text(text: str) -> str:
     """One line of ``text``, with no backslash (nor the trigraph for one) at its end: C would go on in the next line."""
     return " ".join(text.split()).replace("??/", "? ?/").rstrip("\\ ")
+
+
+def docstring(text: str) -> str:
+    """``text`` as a docstring of Python, whatever quotes and backslashes it has.
+
+    >>> eval(docstring('says "max"')) == 'says "max"'
+    True
+    """
+    text = text.replace("\\", "\\\\")
+    if '"""' in text or text.endswith('"'):
+        text = text.replace('"', r"\"")
+    return f'"""{text}"""'
 
 
 def with_comment(code: str, comment: str | None, mark: str, indent: str = "    ") -> list[str]:

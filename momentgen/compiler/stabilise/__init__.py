@@ -24,6 +24,7 @@
 ``requirements`` what the last four ask of a rule; ``choosing``: the choice of atoms that they share
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
+``jumps``      the value of f at a jump itself, where it is not the one right of it
 ``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
@@ -52,6 +53,7 @@ from momentgen.compiler.stabilise import (
 )
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
+from momentgen.compiler.stabilise.jumps import with_jumps
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.errors import BuildError
@@ -117,7 +119,9 @@ class _Plan(Way):
         more: tuple[str, ...],
     ) -> None:
         super().__init__(
-            strategy.what, (strategy.variants.__module__, *more), lambda: list(strategy.variants(derivation))
+            strategy.what,
+            (strategy.variants.__module__, with_jumps.__module__, *more),
+            lambda: [with_jumps(stable, derivation) for stable in strategy.variants(derivation)],
         )
         self._finish = finish
 

@@ -284,7 +284,10 @@ class _Middle:
             h = max(abs(centre - at) - radius, 0.0) * (1 - 1e-12) / math.sqrt(group.tau)
             by_atoms += size * math.exp(-h * h / 4 * (1 - 1e-12))
         # Lagrange's remainder of the j-th derivative: _COUNT!/(_COUNT - j)! e^(_COUNT)/_COUNT! r^(_COUNT - j).
-        atoms = [by_atoms * radius**_COUNT * (_COUNT / radius) ** j * (1 + 1e-9) for j in range(_DERIVATIVES)]
+        try:
+            atoms = [by_atoms * radius**_COUNT * (_COUNT / radius) ** j * (1 + 1e-9) for j in range(_DERIVATIVES)]
+        except OverflowError:  # of so wide a panel
+            return None
         if any(a > b / 2 for a, b in zip(atoms, allowed, strict=True)):
             return None
         if self.boxes is None:
