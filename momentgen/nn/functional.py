@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,13 @@ from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, certain, draw, inside, run
 from momentgen.laws.law import laws_in
 from momentgen.laws.table import entry_of
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]
 
-Posterior = Literal["logistic", "normal", "simplified"]
+Posterior = Literal["logistic", "normal", "simplified", "quadrature"]
+#: points of the fixed quasi-random set over which correlated logits are averaged
+_POINTS = 512
 
 
 def __getattr__(name: str) -> Any:
@@ -44,20 +46,24 @@ def _bordered(function: Any, *args: Any, **kwargs: Any) -> Any:
     return run(getattr(function, "__name__", str(function)), function, None, args, kwargs)
 
 
-def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:
-    """Logarithm of the expected softmax of independent logits, normalised.
+def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:
+    """Logarithm of the expected softmax of random logits, normalised.
 
     Args:
-        logits: moments, or a tensor (variance 0, where ``logistic`` and ``simplified`` are log_softmax itself).
+        logits: moments, or a tensor (variance 0, where all but ``normal`` are log_softmax itself);
+            :class:`~momentgen.runtime.JointMoments`, as the method ``correlated`` returns them, are averaged with their
+            covariance.
         dim: the dimension of classes.
-        approximation: ``logistic`` and ``normal`` compare every two classes, by the logistic and the normal
-            distribution function, and take classes² memory; ``simplified`` scales each logit by itself and is what the
-            paper trains with.
+        approximation: of independent logits, ``logistic`` and ``normal`` compare every two classes, by the logistic and
+            the normal distribution function, and take classes² memory; ``simplified`` scales each logit by itself and
+            is what the paper trains with.  ``quadrature`` averages the softmax over 512 fixed quasi-random points of
+            correlated logits, shape ``(batch, classes)``.  None is ``quadrature`` where there is a covariance, else
+            ``logistic``.
 
     Source: Shekhovtsov & Flach 2018, (61), (59) and (64), renormalised, in the log domain.
 
     Raises:
-        InputError: for another approximation, or bad moments.
+        InputError: for another approximation, bad moments, or ``quadrature`` without a covariance.
 
     >>> import torch
     >>> x = Moments(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 4.0]))
@@ -65,15 +71,35 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
     tensor([0.7464, 0.2536])
     """
     x = as_moments("log_class_posterior", logits)
-    if approximation not in ("logistic", "normal", "simplified"):
+    if approximation is None:
+        approximation = "quadrature" if isinstance(x, JointMoments) else "logistic"
+    if approximation not in get_args(Posterior):
         raise InputError(
-            f"log_class_posterior: expected logistic, normal or simplified, got {approximation!r} as approximation"
+            f"log_class_posterior: expected one of {', '.join(get_args(Posterior))}, got {approximation!r}"
         )
+    if approximation == "quadrature":
+        if not isinstance(x, JointMoments) or x.mean.dim() != 2 or dim not in (1, -1):
+            raise InputError(
+                "log_class_posterior: quadrature takes JointMoments of shape (batch, classes) along dimension 1, got "
+                f"{type(x).__name__} of shape {tuple(x.mean.shape)} along {dim}"
+            )
+        points = _normal_points(x.factor.shape[1]).to(x.mean)
+        drawn = x.mean[:, None] + points @ x.factor  # (batch, points, classes)
+        return torch.log_softmax(drawn, -1).logsumexp(1) - math.log(len(points))
     return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
 
 
-def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior = "logistic") -> Tensor:
-    """Expected softmax of independent logits; see :func:`log_class_posterior`."""
+@functools.lru_cache(maxsize=8)
+def _normal_points(dimensions: int) -> Tensor:
+    """A fixed quasi-random set of standard normal points, symmetric about 0, shape ``(points, dimensions)``."""
+    engine: Any = torch.quasirandom.SobolEngine
+    uniform = engine(dimensions, scramble=True, seed=0).draw(_POINTS // 2, dtype=torch.float64)
+    half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    return torch.cat([half, -half])
+
+
+def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:
+    """Expected softmax of random logits; see :func:`log_class_posterior`."""
     return log_class_posterior(logits, dim, approximation).exp()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
-from momentgen.laws.border import lower
+from momentgen.laws.backward import output_covariance
+from momentgen.laws.border import as_moments, lower, method
+from momentgen.laws.convert import convert
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.nn.monte_carlo import monte_carlo, propagated
@@ -52,12 +56,32 @@ class Row:
 
 
 @dataclass(frozen=True)
+class MethodRow:
+    """What one method says of the output.
+
+    Args:
+        method: ``ap2``, ``adjoint`` or ``correlated``.
+        std: least, average and largest standard deviation over the output; None where the method cannot say.
+        ratio: geometric mean of σ over Monte Carlo's; None without Monte Carlo.
+        cost: seconds over those of ``ap2``, of one call.
+        problem: why the method cannot say.
+    """
+
+    method: str
+    std: tuple[float, float, float] | None
+    ratio: float | None = None
+    cost: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Summary:
     """The rows of :func:`summary`; prints as a table.
 
     Args:
         rows: one per layer.
         samples: of Monte Carlo.
+        methods: what each method says of the output; empty where that was not asked for.
         notes: what the pass took approximately: expressions integrated by quadrature, with the rule that would make
             them exact, quotients by random values, attention.
     """
@@ -65,10 +89,23 @@ class Summary:
     rows: tuple[Row, ...]
     samples: int
     notes: tuple[str, ...] = ()
+    methods: tuple[MethodRow, ...] = ()
 
     def __str__(self) -> str:
         notes = ["", "taken approximately:", *(f"- {note}" for note in self.notes)] if self.notes else []
-        return "\n".join([plain(self.__rich__()), *notes])
+        compared = ["", plain(self._compared())] if self.methods else []
+        return "\n".join([plain(self.__rich__()), *compared, *notes])
+
+    def _compared(self) -> Table:
+        columns = ["output by", "std: least", "average", "largest", "time over ap2"]
+        made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=1)
+        for row in self.methods:
+            if row.std is None:
+                made.add_row(row.method, row.problem)
+                continue
+            ratio = [] if not self.samples else ["" if row.ratio is None else f"{row.ratio:.3f}"]
+            made.add_row(row.method, *shown(row.std), "" if row.cost is None else f"{row.cost:.3g}", *ratio)
+        return made
 
     def __rich__(self) -> Table:
         columns = [
@@ -123,20 +160,25 @@ def summary(
     x: Moments | Tensor,
     samples: int = 0,
     *,
+    methods: Sequence[str] = (),
     seed: int | None = None,
     progress: bool | None = None,
 ) -> Summary:
     """Ranges of mean and standard deviation of every layer, saturation, and on request σ over Monte Carlo's.
 
+    Layers are those of diagonal propagation (``ap2``).  With ``methods`` the output's σ by other methods stands beside,
+    and a note says so where the diagonal one is off by more than a fifth.
+
     Args:
         model: a network over moments.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
+        methods: of ``ap2``, ``adjoint`` (:func:`momentgen.output_covariance`) and ``correlated``.
         seed: of the samples.
         progress: as in :func:`momentgen.monte_carlo`.
 
     Raises:
-        InputError: for a network with no layers, and as :func:`momentgen.monte_carlo`.
+        InputError: for a network with no layers, another method, and as :func:`momentgen.monte_carlo`.
 
     >>> from momentgen import nn
     >>> x = Moments(torch.tensor([[-1.0, 9.0]]), torch.tensor([[1.0, 4.0]]))
@@ -150,15 +192,19 @@ def summary(
         for name, part in model.named_modules()
         if _kind(part) in _ACTIVATIONS
     ]
+    unknown = [name for name in methods if name not in _METHODS]
+    if unknown:
+        raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
     try:
-        with listening() as notes:
+        with listening() as notes, method("ap2"):
             _, layers = propagated(model, x)
     finally:
         for handle in handles:
             handle.remove()
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
-    truth = monte_carlo(model, x, samples, seed=seed, progress=progress).layers if samples else {}
+    sampled = monte_carlo(model, x, samples, seed=seed, progress=progress) if samples else None
+    truth = {} if sampled is None else sampled.layers
     kinds = {name: _kind(part) for name, part in model.named_modules()}
     rows = []
     for name, found in layers.items():
@@ -173,7 +219,59 @@ def summary(
                 _ratio(found, truth[name]) if name in truth else None,
             )
         )
-    return Summary(tuple(rows), samples, tuple(notes))
+    compared, warnings = _by_method(model, x, methods, None if sampled is None else sampled.output)
+    return Summary(tuple(rows), samples, (*notes, *warnings), compared)
+
+
+_METHODS = ("ap2", "adjoint", "correlated")
+#: a diagonal σ that is off by more than this factor is said to be
+_OFF = 1.2
+
+
+def _by_method(
+    model: torch.nn.Module, x: Moments | Tensor, methods: Sequence[str], truth: Moments | None
+) -> tuple[tuple[MethodRow, ...], list[str]]:
+    """The output's σ, and the time it takes, by each method; and where the diagonal one is off."""
+    if not methods:
+        return (), []
+    outputs: dict[str, Moments] = {}
+    given = as_moments("summary", x)
+    found: list[MethodRow] = []
+    base = None
+    with torch.no_grad():
+        for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
+            start = time.perf_counter()
+            try:
+                out = _output(model, given, name)
+            except MomentgenError as error:
+                found.append(MethodRow(name, None, problem=str(error)))
+                continue
+            seconds, outputs[name] = time.perf_counter() - start, out
+            base = seconds if base is None else base
+            own = None if truth is None else Moments(truth.mean, truth.var.reshape(out.var.shape))
+            ratio = None if own is None else _ratio(out, own)
+            found.append(MethodRow(name, range_of(out.var.sqrt()), ratio, seconds / base))
+    return tuple(found), _warnings(outputs)
+
+
+def _output(model: torch.nn.Module, x: Moments, name: str) -> Moments:
+    if name == "adjoint":
+        return output_covariance(model, x)
+    with method(name):  # type: ignore[arg-type]
+        out = convert(model)(x)
+    if not isinstance(out, Moments):
+        raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
+    return Moments(out.mean.flatten(1), out.var.flatten(1))
+
+
+def _warnings(outputs: dict[str, Moments]) -> list[str]:
+    better = next((name for name in ("correlated", "adjoint") if name in outputs), None)
+    if better is None or "ap2" not in outputs:
+        return []
+    ratio = _ratio(outputs["ap2"], outputs[better])
+    if ratio is None or 1 / _OFF < ratio < _OFF:
+        return []
+    return [f"ap2: its σ of the output is {ratio:.2g} of that of {better}, since it takes units as independent"]
 
 
 _ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)

@@ -323,3 +323,32 @@ def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
 
 def test_nothing_to_compare_is_a_factor_of_one() -> None:
     assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
+
+
+def test_the_class_posterior_of_correlated_logits_is_that_of_sampling() -> None:
+    torch.manual_seed(0)
+    logits = JointMoments.of(3 * torch.randn(4, 10), torch.zeros(4, 10), 2 * torch.randn(4, 6, 10))
+    logits = JointMoments.of(logits.mean, logits.factor.square().sum(1), logits.factor)
+    drawn = logits.mean[:, None] + torch.randn(4, 200_000, 6) @ logits.factor
+    truth = torch.softmax(drawn, -1).double().mean(1)
+    found = momentgen.class_posterior(logits).double()
+    divergence = (truth * (truth.log() - found.log())).sum(1)
+    assert divergence.max() < 1e-3
+    independent = momentgen.class_posterior(logits, approximation="logistic").double()
+    assert divergence.mean() < 0.1 * (truth * (truth.log() - independent.log())).sum(1).mean()
+    with pytest.raises(InputError, match="quadrature takes JointMoments"):
+        momentgen.class_posterior(Moments(logits.mean, logits.var), approximation="quadrature")
+
+
+def test_summary_sets_the_methods_beside_each_other_and_says_where_the_diagonal_is_off() -> None:
+    net = momentgen.convert(built(lambda: perceptron(nn.ReLU)))
+    x = Moments(torch.randn(4, 8), 0.01)
+    found = momentgen.summary(net, x, 2000, methods=("ap2", "adjoint", "correlated"), seed=0, progress=False)
+    ratios = {row.method: row.ratio for row in found.methods}
+    assert abs(ratios["correlated"] - 1) < 0.05  # type: ignore[operator]
+    assert abs(ratios["adjoint"] - 1) < 0.1  # type: ignore[operator]
+    assert abs(ratios["ap2"] - 1) > 0.2  # type: ignore[operator]
+    assert "since it takes units as independent" in str(found)
+    assert "output by" in str(found)
+    with pytest.raises(InputError, match="expected methods of ap2, adjoint, correlated, got 'magic'"):
+        momentgen.summary(net, x, methods=("magic",))
