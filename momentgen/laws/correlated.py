@@ -73,6 +73,7 @@ class Joint:
     Attributes:
         tangents: S, shape ``(r, *shape)``.
         deviations: samples minus mean, shape ``(k, *shape)``.
+        explained: h = Σ_j S_j², of the law's shape.
         alone: the same mean and variance as of independent values, with the history that tells functions of one value.
         independent: whether the values are independent, so that a linear map's variance is exact without samples.
         monotone: (entry, other arguments, law) of the monotone function and its argument that made this.
@@ -80,6 +81,7 @@ class Joint:
 
     tangents: Tensor
     deviations: Tensor
+    explained: Tensor
     alone: Diagonal
     independent: bool = False
     monotone: tuple[Entry, tuple[Any, ...], dict[str, Any], Any] | None = None
@@ -114,18 +116,17 @@ class Correlated(Law):
         raise NotImplementedError("a correlated law is not made of its mean and variance alone")
 
 
-def correlated(mean: Tensor, var: Tensor, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:
+def correlated(
+    mean: Tensor, var: Tensor, tangents: Tensor, deviations: Tensor, explained: Tensor | None = None, **more: Any
+) -> Correlated:
     """A law; ``more`` are fields of :class:`Joint`."""
     law: Correlated = new_law(Correlated, mean, var)
     law._noise = Correlated
     alone = more.pop("alone", None)
-    law._joint = Joint(tangents, deviations, diagonal(mean, var) if alone is None else alone, **more)
+    if explained is None:
+        explained = squared_length(tangents)
+    law._joint = Joint(tangents, deviations, explained, diagonal(mean, var) if alone is None else alone, **more)
     return law
-
-
-def explained(law: Correlated) -> Tensor:
-    """h, the variance that the directions explain."""
-    return squared_length(law._joint.tangents)
 
 
 def squared_length(rows: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ def _by_rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], given:
 
 def _rest(law: Correlated) -> Diagonal:
     """The mean with D, the variance that the directions do not explain."""
-    return diagonal(law._mean, (law._var - explained(law)).clamp_min(0))
+    return diagonal(law._mean, (law._var - law._joint.explained).clamp_min(0))
 
 
 def _each_sample(entry: Entry, x: Correlated, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -237,7 +238,7 @@ def _mixed(entry: Entry, mean: Tensor, prior: Tensor, tangents: Tensor, deviatio
     h = squared_length(tangents)
     own = deviations - torch.tensordot(RUN.get().coordinates, tangents, 1)
     prior = prior.expand(mean.shape)
-    return correlated(mean, h + shrunk(prior, own, _channel(entry, mean)) * prior, tangents, deviations)
+    return correlated(mean, h + shrunk(prior, own, _channel(entry, mean)) * prior, tangents, deviations, h)
 
 
 # --------------------------------------------------------------------- rules
@@ -285,8 +286,10 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     both = _linear_part(entry, args, kwargs)(_stacked(x))
     tangents, deviations = _split(both, len(joint.tangents))
     if joint.independent or alone:
-        var = torch.maximum(prior, squared_length(tangents))
-        return correlated(mean, var, tangents, deviations, independent=alone and joint.independent)
+        h = squared_length(tangents)
+        return correlated(
+            mean, torch.maximum(prior, h), tangents, deviations, h, independent=alone and joint.independent
+        )
     return _mixed(entry, mean, prior, tangents, deviations)
 
 
@@ -345,15 +348,16 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     deviations = _each_sample(entry, x, rest, named) - mean
     monotone = None
     if is_monotone(entry, args, kwargs):
-        snapshot = correlated(x._mean, x._var, joint.tangents, joint.deviations, alone=joint.alone)
+        snapshot = correlated(x._mean, x._var, joint.tangents, joint.deviations, joint.explained, alone=joint.alone)
         monotone = (entry, args[1:], kwargs, snapshot)
     return _exact(alone, mean, var, tangents, deviations, independent=joint.independent, monotone=monotone)
 
 
 def _exact(alone: Diagonal, mean: Tensor, var: Tensor, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:
     """A law whose marginals are known: the variance is at least what the directions explain."""
-    least = torch.maximum(var, squared_length(tangents))
-    return correlated(mean, least, tangents, deviations, alone=_companion(alone, mean, least), **more)
+    h = squared_length(tangents)
+    least = torch.maximum(var, h)
+    return correlated(mean, least, tangents, deviations, h, alone=_companion(alone, mean, least), **more)
 
 
 def _companion(alone: Diagonal, mean: Tensor, var: Tensor) -> Diagonal:

@@ -149,7 +149,7 @@ def _to_parts(where: Any, found: Any, plan: dict[str, Any]) -> list[tuple[Tensor
     for leaf in leaves:
         if isinstance(leaf, Correlated):
             tangents = leaf._joint.tangents
-            explained = tangents.square().sum(0)
+            explained = leaf._joint.explained
             usable = explained > 0
             scale = torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0).sqrt()
             mean, var = _one(where, leaf._mean), _one(where, leaf._var)

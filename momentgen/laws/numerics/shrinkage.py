@@ -23,15 +23,14 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
 
     Args:
         prior: *variances* of independent values, any shape.
-        residuals: samples of the values, whose variance is wanted, shape ``(samples, *prior.shape)``.
+        residuals: samples of the values less their mean, whose variance is wanted, shape ``(samples, *prior.shape)``.
         channel: dimension of ``prior`` along which factors may differ; None for one factor.
 
     Returns:
         Factors of at least 0; 1 where there is nothing to compare.
     """
     samples = residuals.shape[0]
-    away = residuals - residuals.mean(0)
-    squares = away.square() * (samples / (samples - 1))
+    squares = residuals.square()  # about the mean that the law has, and not about that of the samples
     if channel is None or prior.shape[channel] < 4:
         return _ratio(squares.mean(0).sum(), prior.sum())
     channel %= prior.dim()
@@ -45,8 +44,8 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
     count = known.sum().clamp_min(1)
     places = prior.numel() // prior.shape[channel]
     if places == 1:
-        # Of a normal value the estimate is χ² with samples - 1 degrees of freedom: bias and variance of its logarithm.
-        half = torch.tensor((samples - 1) / 2, dtype=prior.dtype, device=prior.device)
+        # Of a normal value the estimate is χ² with as many degrees of freedom: bias and variance of its logarithm.
+        half = torch.tensor(samples / 2, dtype=prior.dtype, device=prior.device)
         log = torch.where(known, log - (torch.special.digamma(half) - half.log()), 0)
         noise = torch.special.polygamma(1, half)
     else:
