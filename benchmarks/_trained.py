@@ -209,10 +209,10 @@ class Recipe:
 NETWORKS: dict[str, Recipe] = {
     "mlp": Recipe(mlp, 6, (1e-4, 0.01, 0.1)),
     "lenet": Recipe(lenet, 3, (1e-4, 0.01, 0.1)),
-    "mnist_example": Recipe(MnistExample, 1, (1e-4, 0.01, 0.1), rate=2e-3),
+    "mnist_example": Recipe(MnistExample, 1, (1e-4, 0.01, 0.1), count=20_000, rate=2e-3),
     "resnet": Recipe(ResNet, 2, (1e-4, 0.01), count=20_000, rate=1e-2),
     "nine_layers": Recipe(nine_layers, 1, (1e-4, 0.01), count=20_000, size=32),
-    "vit": Recipe(ViT, 3, (1e-4, 0.01), rate=2e-3),
+    "vit": Recipe(ViT, 2, (1e-4, 0.01), rate=2e-3),
     "mlp_dropout": Recipe(lambda: mlp(DROPOUT), 6, (0.0,), own_noise=True),
     "lenet_dropout": Recipe(lambda: lenet(DROPOUT), 3, (0.0,), own_noise=True),
 }
