@@ -14,9 +14,9 @@ var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over
     cost         processor seconds over those of one plain forward pass of the same batch, of 64 examples
     equal_runs   samples of Monte Carlo with the same error of σ, 1 / 2 rms(log ratio)²; speedup is that over the cost
 
-Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Rows are added to those that
-are there already if they were measured on the same inputs.  Memory is the peak of what torch allocates in a call; that of
-Monte Carlo is its chunks', of 1,024 images.
+Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Memory is the peak of what torch
+allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of 1,024 images.  Rows are added to
+those that are there already if they were measured on the same inputs.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ COLUMNS = (
     ("σ/σ_MC", "ratio", ".3f"), ("spread", "spread", ".3f"), ("mean, σ", "mean_error", ".3f"),
     ("Frobenius", "frobenius", ".3f"), ("KL", "kl", ".1e"), ("hidden", "hidden", ".3f"),
     ("spread", "hidden_spread", ".3f"), ("cost", "cost", ".1f"), ("memory", "memory", ".1f"),
-    ("equal runs", "equal_runs", ".0f"), ("speed-up", "speedup", ".2f"),
+    ("equal runs", "equal_runs", ".3g"), ("speed-up", "speedup", ".3g"),
 )  # fmt: skip
 
 
