@@ -25,8 +25,6 @@ __all__ = ["MONTE_CARLO", "Answer", "Layers", "Truth", "answer", "hidden", "know
 
 #: samples of the baselines.
 MONTE_CARLO = {"Monte Carlo 30": 30, "Monte Carlo 96": 96}
-#: images that Monte Carlo runs at once.
-ROWS = 1024
 #: mean and variance of each call of each layer, float64, by the layer's name.
 Layers = dict[str, list[Moments]]
 
@@ -66,22 +64,22 @@ class Truth:
 
 
 @torch.no_grad()
-def sampled(net: nn.Module, x: Moments, samples: int, seed: int) -> Answer:
+def sampled(one: Trained, x: Moments, samples: int, seed: int) -> Answer:
     """Moments of the plain network's output under drawn inputs, and its own dropout's draws, by running sums."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         batch, sigma = len(x.mean), x.var.sqrt()
         noisy = bool(sigma.any())
-        centre = net(x.mean).flatten(1).double()
+        centre = one.net(x.mean).flatten(1).double()
         total, products = torch.zeros_like(centre), torch.zeros(*centre.shape, centre.shape[1], dtype=torch.float64)
         posterior, squares = torch.zeros_like(centre), torch.zeros_like(centre)
-        at_once = max(1, min(samples, ROWS // batch))
+        at_once = max(1, min(samples, one.recipe.rows // batch))
         for first in range(0, samples, at_once):
             count = min(at_once, samples - first)
             many = x.mean.expand(count, *x.mean.shape)
             if noisy:
                 many = many + sigma * torch.randn(many.shape)
-            out = net(many.flatten(0, 1)).double().view(count, *centre.shape)
+            out = one.net(many.flatten(0, 1)).double().view(count, *centre.shape)
             away, q = out - centre, out.softmax(-1)
             total += away.sum(0)
             products += torch.einsum("snk,snl->nkl", away, away)
@@ -109,9 +107,9 @@ def truth(one: Trained, x: Moments, samples: int, deep: Moments, deep_samples: i
         kept = torch.load(path, weights_only=True)
         layers = {name: [Moments(*call) for call in calls] for name, calls in kept["layers"].items()}
         return Truth(samples, deep_samples, Answer(*kept["output"]), layers)
-    output = sampled(one.net, x, samples, seed=1)
+    output = sampled(one, x, samples, seed=1)
     layers = {name: [] for name in hidden_names(one.net)}
-    found = momentgen.monte_carlo(one.net, deep, deep_samples, rows=ROWS, seed=2, progress=False)
+    found = momentgen.monte_carlo(one.net, deep, deep_samples, rows=one.recipe.rows, seed=2, progress=False)
     for name, moments in found.layers.items():
         layer = name.partition(":")[0]
         if layer in layers:
@@ -202,7 +200,7 @@ def known_methods() -> list[str]:
 def runner(method: str, one: Trained) -> tuple[Callable[[Moments], Any], nn.Module | None]:
     """The method as a user calls it, and the network whose hidden layers can be looked at."""
     if method in MONTE_CARLO:
-        return lambda x: sampled(one.net, x, MONTE_CARLO[method], seed=3), None
+        return lambda x: sampled(one, x, MONTE_CARLO[method], seed=3), None
     if method == "linear":
         return lambda x: linear(one.net, x), None
     if method == "adjoint":

@@ -15,8 +15,8 @@ var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over
     equal_runs   samples of Monte Carlo with the same error of σ, 1 / 2 rms(log ratio)²; speedup is that over the cost
 
 Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Memory is the peak of what torch
-allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of 1,024 images.  Rows are added to
-those that are there already if they were measured on the same inputs.
+allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of at most 1,024 images.  Rows are
+added to those that are there already if they were measured on the same inputs.
 """
 
 from __future__ import annotations
