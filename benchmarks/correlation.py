@@ -1,0 +1,307 @@
+"""What a trained network's propagated σ is worth, by method: ratio to Monte Carlo's, covariance, class posterior, cost.
+
+    python benchmarks/correlation.py --data DIR          # DIR holds mnist.npz
+    python benchmarks/correlation.py --data DIR --methods covariance correlated --networks mlp lenet
+
+Networks are plain torch modules trained on MNIST, called as a user does: ``momentgen.convert(net, method)(Moments(x,
+var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over examples and outputs:
+
+    ratio        geometric mean of σ / σ_MC; spread is the standard deviation of its logarithm, less Monte Carlo's own
+    mean_error   root mean square of (mean - mean_MC) / σ_MC; 1/√samples of it is Monte Carlo's own
+    frobenius    error of the outputs' covariance over its norm; methods with variances only answer with a diagonal
+    kl           of the class posterior E softmax(outputs), Monte Carlo's against the method's, in nats
+    hidden       geometric mean of σ / σ_MC over the layers, a geometric mean over its units each
+    cost         processor seconds over those of one plain forward pass of the same batch, of 64 examples
+    equal_runs   samples of Monte Carlo with the same error of σ, 1 / 2 rms(log ratio)²; speedup is that over the cost
+
+Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Memory is the peak of what torch
+allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of at most 1,024 images.  Rows are
+added to those that are there already if they were measured on the same inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from _answers import Answer, Layers, Truth, answer, hidden, known_methods, runner, truth
+from _common import RESULTS, console, environment, interleaved_medians
+from _trained import NETWORKS, Trained, cache_folder, images, trained
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from torch import Tensor
+
+from momentgen import Moments
+from momentgen.errors import MomentgenError
+
+Row = dict[str, Any]
+
+
+# -------------------------------------------------------------------- figures
+
+
+def log_ratios(var: Tensor, expected: Tensor) -> Tensor:
+    """log σ/σ_MC of the units that vary, flat; shapes (N, ...)."""
+    std = expected.sqrt()
+    counted = std > 0.01 * std.mean()
+    return (var[counted] / expected[counted]).log() / 2
+
+
+def figures(found: Answer, expected: Answer, samples: int) -> Row:
+    """Errors of the output's moments; see the module's head."""
+    logs = log_ratios(found.var, expected.var)
+    finite = logs[logs.isfinite()]
+    noise = 1 / (2 * samples)  # variance of log σ_MC
+    square = max((finite.square().mean()).item() - noise, noise / 10)
+    sigma = expected.var.sqrt()
+    error = ((found.mean - expected.mean) / sigma)[sigma > 0]
+    off = torch.linalg.matrix_norm(found.covariance - expected.covariance)
+    tiny = torch.finfo(torch.float64).tiny
+    kl = (expected.posterior * (expected.posterior.clamp_min(tiny) / found.posterior.clamp_min(tiny)).log()).sum(1)
+    return {
+        "ratio": finite.mean().exp().item(),
+        "spread": math.sqrt(max(finite.var().item() - noise, 0.0)),
+        "mean_error": error.square().mean().sqrt().item(),
+        "frobenius": (off / torch.linalg.matrix_norm(expected.covariance)).mean().item(),
+        "kl": kl.mean().item(),
+        "equal_runs": 1 / (2 * square),
+        "without_sigma": 1 - finite.numel() / expected.var.numel(),
+    }
+
+
+def own_error(expected: Answer, samples: int) -> Row:
+    """What Monte Carlo's figures are uncertain by, one standard error each; ``kl`` is what its own noise adds."""
+    norm = expected.covariance.square().sum((1, 2))
+    trace = expected.var.sum(1)
+    tiny = torch.finfo(torch.float64).tiny
+    spread = expected.spread if expected.spread is not None else torch.zeros_like(expected.posterior)
+    return {
+        "spread": 1 / math.sqrt(2 * samples),
+        "mean_error": 1 / math.sqrt(samples),
+        "frobenius": ((trace.square() + norm) / (samples * norm)).sqrt().mean().item(),
+        "kl": (spread / expected.posterior.clamp_min(tiny)).sum(1).mean().item() / (2 * samples),
+    }
+
+
+def hidden_figures(found: Layers, expected: Layers, samples: int) -> Row:
+    """Ratio of σ over the hidden layers, its spread within a layer, and the error of the mean."""
+    means, spreads, errors = [], [], []
+    for name, calls in expected.items():
+        for got, true in zip(found[name], calls, strict=True):
+            logs = log_ratios(got.var, true.var.double())
+            logs = logs[logs.isfinite()]
+            if logs.numel() < 2:
+                continue
+            sigma = true.var.double().sqrt()
+            counted = sigma > 0.01 * sigma.mean()
+            means.append(logs.mean())
+            spreads.append((logs.var() - 1 / (2 * samples)).clamp_min(0).sqrt())
+            errors.append(((got.mean - true.mean)[counted] / sigma[counted]).square().mean().sqrt())
+    ratios = torch.stack(means)
+    return {
+        "hidden": ratios.mean().exp().item(),
+        "hidden_off": ratios.exp().sub(1).abs().mean().item(),
+        "hidden_worst": ratios[ratios.abs().argmax()].exp().item(),
+        "hidden_spread": torch.stack(spreads).mean().item(),
+        "hidden_mean_error": torch.stack(errors).mean().item(),
+    }
+
+
+# ------------------------------------------------------------------ measuring
+
+
+def inputs(one: Trained, var: float, count: int) -> Moments:
+    x = one.x_test[:count]
+    return Moments(x, torch.tensor(var).expand_as(x))
+
+
+def measure(one: Trained, method: str, x: Moments, deep: Moments, expected: Truth) -> Row:
+    """A method's figures on one case, or what it says that keeps it from answering."""
+    if method == "linear" and one.recipe.own_noise:
+        return {"error": "the Jacobian with respect to the input knows no noise of the network's own"}
+    run, net = runner(method, one)
+    try:
+        row = figures(answer(run(x)), expected.output, expected.samples)
+        layers = None if net is None else hidden(run, net, deep, expected.layers)
+    except MomentgenError as error:
+        return {"error": str(error)}
+    if layers is not None:
+        row |= hidden_figures(layers, expected.layers, expected.deep_samples)
+    elif net is not None:
+        row["hidden_note"] = "moments of the hidden layers could not be taken out of the laws"
+    return row
+
+
+def costs(one: Trained, methods: list[str], x: Moments, rounds: int) -> dict[str, Row]:
+    """Processor seconds of the methods over the plain network's on the same batch, all taking turns."""
+
+    def call(run: Callable[[Moments], object]) -> Callable[[], object]:
+        return lambda: run(x)
+
+    @torch.no_grad()
+    def plain() -> object:
+        return one.net(x.mean)
+
+    contestants: dict[str, Callable[[], object]] = {"plain": plain}
+    contestants |= {method: call(runner(method, one)[0]) for method in methods}
+    seconds = interleaved_medians(contestants, rounds=rounds, clock=time.process_time)
+    return {method: {"cost": seconds[method] / seconds["plain"]} for method in methods}
+
+
+def memory(one: Trained, methods: list[str], x: Moments, folder: Path) -> dict[str, Row]:
+    """Peak of what torch has allocated during a call, over the plain network's."""
+
+    @torch.no_grad()
+    def plain(x: Moments) -> object:
+        return one.net(x.mean)
+
+    least = peak(plain, x, folder)
+    return {method: {"memory": peak(runner(method, one)[0], x, folder) / least} for method in methods}
+
+
+def peak(run: Callable[[Moments], object], x: Moments, folder: Path) -> int:
+    """Bytes on top of what was allocated before, by the profiler's record of allocations."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run(x)
+    path = folder / "memory.json"
+    profile.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    path.unlink()
+    steps = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    now = most = 0
+    for _, size in sorted(steps, key=lambda step: step[0]):
+        now += size
+        most = max(most, now)
+    return most
+
+
+# -------------------------------------------------------------------- results
+
+
+class Results:
+    """Rows by network, case and method on disk, added to if the settings are the same."""
+
+    def __init__(self, path: Path, settings: Row) -> None:
+        self.path = path
+        self.data: Row = {"environment": environment(), "settings": settings, "networks": {}, "cases": {}, "rows": {}}
+        if path.exists():
+            earlier = json.loads(path.read_text())
+            if earlier["settings"] == settings:
+                self.data = {**earlier, "environment": environment()}
+            else:
+                console.print("the results on disk were measured with other settings and are replaced")
+
+    def add(self, section: str, name: str, values: Row) -> None:
+        self.data[section][name] = {key: rounded(value) for key, value in values.items()}
+
+    def write(self) -> None:
+        cases = [f"{name} | {case}" for name, recipe in NETWORKS.items() for case in recipe.cases()]
+        rows = sorted(self.data["rows"].items(), key=lambda item: cases.index(item[0].rpartition(" | ")[0]))
+        self.data["rows"] = dict(rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.data, indent=1) + "\n")
+
+
+def rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def show(results: Results) -> None:
+    data = results.data
+    table = Table("method", box=SIMPLE_HEAD, pad_edge=False)
+    for heading, _, _ in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.columns[0].no_wrap = True
+    last, remarks = "", []
+    for key, row in data["rows"].items():
+        case, _, method = key.rpartition(" | ")
+        if case != last:
+            accuracy = data["networks"][case.partition(" | ")[0]]["accuracy"]
+            table.add_section()
+            table.add_row(f"[bold]{case.replace(' | ', ', ')}[/bold], {accuracy:.1%} right")
+            own = data["cases"][case]
+            table.add_row("  Monte Carlo's own error", *cells(own), style="dim")
+        last = case
+        table.add_row(f"  {method}", *cells(row))
+        remarks += [f"{key}: {row[kind]}" for kind in ("error", "hidden_note") if kind in row]
+    console.width = max(console.width, 160)
+    console.print(table)
+    for remark in remarks:
+        console.print(remark, highlight=False, markup=False)
+
+
+#: heading, key and form of a figure
+COLUMNS = (
+    ("σ/σ_MC", "ratio", ".3f"), ("spread", "spread", ".3f"), ("mean, σ", "mean_error", ".3f"),
+    ("Frobenius", "frobenius", ".3f"), ("KL", "kl", ".1e"), ("hidden", "hidden", ".3f"),
+    ("spread", "hidden_spread", ".3f"), ("cost", "cost", ".1f"), ("memory", "memory", ".1f"),
+    ("equal runs", "equal_runs", ".3g"), ("speed-up", "speedup", ".3g"),
+)  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    return [format(row[name], form) if name in row else "–" for _, name, form in COLUMNS]
+
+
+def main() -> None:
+    known = known_methods()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder with mnist.npz")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NETWORK")
+    parser.add_argument("--methods", nargs="+", choices=known, default=known, metavar="METHOD", help=", ".join(known))
+    parser.add_argument("--samples", type=int, default=4000, help="of Monte Carlo, an image")
+    parser.add_argument("--inputs", type=int, default=16, help="test images")
+    parser.add_argument("--hidden-samples", type=int, default=1000, help="of Monte Carlo at hidden layers")
+    parser.add_argument("--hidden-inputs", type=int, default=4, help="test images at hidden layers")
+    parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
+    parser.add_argument("--rounds", type=int, default=3, help="of timing")
+    parser.add_argument("--memory", action="store_true", help="measure memory too")
+    parser.add_argument("--checkpoints", type=Path, default=cache_folder(), help="folder for weights and Monte Carlo")
+    parser.add_argument("--out", type=Path, default=RESULTS / "correlation.json")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it runs; made-up images do")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.quick:
+        arguments.samples, arguments.inputs, arguments.rounds = 200, 2, 1
+        arguments.hidden_samples, arguments.hidden_inputs, arguments.batch = 100, 1, 2
+    elif arguments.data is None:
+        parser.error("--data is needed, but for --quick")
+    wanted = ("samples", "inputs", "hidden_samples", "hidden_inputs", "batch")
+    data = images(arguments.data)
+    settings = {"data": data.source, "quick": arguments.quick, **{name: getattr(arguments, name) for name in wanted}}
+    results = Results(arguments.out, settings)
+    for name in arguments.networks:
+        one = trained(name, data, arguments.checkpoints, arguments.quick)
+        size = sum(parameter.numel() for parameter in one.net.parameters())
+        results.add("networks", name, {"accuracy": one.accuracy, "parameters": size, "trained_seconds": one.seconds})
+        spent: dict[str, Row] = {}
+        for case, var in one.recipe.cases().items():
+            x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)
+            expected = truth(one, x, arguments.samples, deep, arguments.hidden_samples, arguments.checkpoints)
+            results.add("cases", f"{name} | {case}", own_error(expected.output, expected.samples))
+            rows = {method: measure(one, method, x, deep, expected) for method in arguments.methods}
+            fine = [method for method, row in rows.items() if "error" not in row and method not in spent]
+            batch = inputs(one, var, arguments.batch)
+            spent |= costs(one, fine, batch, arguments.rounds)
+            if arguments.memory:
+                for method, row in memory(one, fine, batch, arguments.checkpoints).items():
+                    spent[method] |= row
+            for method, row in rows.items():
+                if "error" not in row:
+                    row |= spent[method]
+                    row["speedup"] = row["equal_runs"] / row["cost"]
+                results.add("rows", f"{name} | {case} | {method}", row)
+            results.write()
+    show(results)
+    console.print(f"numbers: {arguments.out}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
