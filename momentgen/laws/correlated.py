@@ -211,7 +211,7 @@ def _pushed(
     tangents: list[Tensor],
 ) -> Any:
     """Directional derivatives of ``call`` at the means."""
-    at = tuple(law._mean for law in laws)
+    at = tuple(law._mean.contiguous() for law in laws)  # forward mode writes beside it
 
     def along(*direction: Tensor) -> Any:
         return torch.func.jvp(lambda *xs: _called(call, args, kwargs, laws, xs), at, direction)[1]
@@ -408,7 +408,7 @@ def _general(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         rest, named = _arguments(args, kwargs, lambda law: place[id(law)])
         return mean_rule(*rest, **named)
 
-    starts = tuple(law._mean for law in laws)
+    starts = tuple(law._mean.contiguous() for law in laws)
     tangents = torch.vmap(lambda *t: torch.func.jvp(at, starts, t)[1])(*[law._joint.tangents for law in laws])
     if entry.kind in ("product", "arithmetic") and entry.name in _BILINEAR and len(laws) == 2:
         mean = mean + _shared(entry, args, kwargs, laws)

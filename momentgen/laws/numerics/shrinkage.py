@@ -49,8 +49,7 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
         log = torch.where(known, log - (torch.special.digamma(half) - half.log()), 0)
         noise = torch.special.polygamma(1, half)
     else:
-        average = each.mean(0)
-        spread = each.var(0) / torch.where(known, average.square(), 1) / samples
+        spread = (each / torch.where(known, each.mean(0), 1)).var(0) / samples
         noise = torch.where(known, spread, 0).sum() / count
     centre = log.sum() / count
     excess = (torch.where(known, (log - centre).square(), 0).sum() / count - noise).clamp_min(0)
