@@ -31,7 +31,8 @@ from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
-from momentgen.compiler.stabilise import Stable, approximations, stabilise_joint, ways
+from momentgen.compiler.stabilise import Stable, approximations, limits_of, stabilise_joint, ways
+from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols
@@ -194,6 +195,7 @@ def _compile_variant(rule: Rule, stable: Stable, progress: Progress, evidence: E
                     seed=seed,
                     slack=stable.at(setting).slack,
                     reach=stable.reach,
+                    edge=stable.edge,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(
@@ -255,8 +257,8 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
             for ratio in stable.focus(setting):
                 away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
         for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
-            with np.errstate(over="ignore"):
-                computed = np.broadcast_to(values, away.shape).astype(np.float32)
+            # Beyond float32 its largest number stands for a result, as in the kernels.
+            computed = np.broadcast_to(np.clip(values, -LARGEST, LARGEST), away.shape).astype(np.float32)
             error = calibration.error(output, computed, away)
             if not error <= stable.goal:
                 raise BuildError(
@@ -311,7 +313,7 @@ def _activation(
     """f on arrays, for the variants that are f's moments; None where f is random itself."""
     if stable.variant not in ("exact", "tight") or rule.noise is not None:
         return None
-    f = rule.f.subs({p.symbol: sympy.Float(setting[p.name], 30) for p in rule.parameters})
+    f = rule.f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
     symbols = input_symbols(rule.inputs)
 
     def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -323,8 +325,9 @@ def _activation(
     return evaluate
 
 
-def _exact(value: float) -> sympy.Float:
-    return sympy.Float(float(value), 30)
+def _exact(value: float) -> sympy.Rational:
+    """The number itself: with 30 digits a sum such as x + 1 would round."""
+    return sympy.Rational(float(value))
 
 
 @lru_cache
@@ -369,6 +372,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
         "domain": {
             **sampler_of(stable.forward.inputs).domain,
             **stable.domain,
+            **limits_of(stable),
             "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
         },
         "method": {
@@ -382,7 +386,7 @@ def _certificate(rule: Rule, compiled: _Compiled) -> dict[str, Any]:
                 "points": compiled.promises,
                 "checked": [
                     "variance never negative",
-                    "finite input gives no NaN, and finite gradients",
+                    f"finite input gives no NaN, and finite gradients{_edge(stable)}",
                     *([_at_zero(stable)] if _activation(rule, stable, rule.defaults) else []),
                     *(["v = 0 gives variance 0"] if stable.vanishes else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
@@ -409,6 +413,11 @@ def _at_zero(stable: Stable) -> str:
     within = f" within {stable.slack:g} max(1, |f(mu)|)" if stable.slack else ""
     where = f" for |mu| <= {stable.reach:g}" if np.isfinite(stable.reach) else ""
     return f"v = 0 gives mean f(mu){within}{where}"
+
+
+def _edge(stable: Stable) -> str:
+    """Where that is not so, in words."""
+    return f", but for {stable.edge.words}" if stable.edge is not None and stable.edge.words else ""
 
 
 def _digits(value: float) -> float | str:

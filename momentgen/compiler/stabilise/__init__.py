@@ -52,10 +52,10 @@ from momentgen.compiler.stabilise import (
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, limits_of
 from momentgen.errors import BuildError
 
-__all__ = ["OUTPUTS", "PARTIALS", "Stable", "approximations", "stabilise", "stabilise_joint", "ways"]
+__all__ = ["OUTPUTS", "PARTIALS", "Stable", "approximations", "limits_of", "stabilise", "stabilise_joint", "ways"]
 
 
 @dataclass(frozen=True)

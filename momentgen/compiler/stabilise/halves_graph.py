@@ -116,10 +116,7 @@ class _Writer:
         degenerate = g.eq(self.v, zero)
         root = g.sqrt(g.select(degenerate, one, self.v))
         self.sigma = g.comment(g.select(degenerate, zero, root), "standard deviation")
-        inverse = g.select(degenerate, zero, g.recip(root))
-        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
-        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-        self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.inverse = g.select(degenerate, zero, g.recip(root))
         # The constant holds at the kink itself.
         self.below = g.le(self.mu, zero) if self.kind == "constant" else g.lt(self.mu, zero)
         reach = g.const(precision.reach)

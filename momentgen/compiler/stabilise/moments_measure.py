@@ -1,6 +1,6 @@
 r"""The tolerance that general activations are measured by, from what f is: steepness, range, jumps.
 
-- mean: 1e-6 max(1, |m'|) + 1e-9 L sigma;
+- mean: 1e-6 max(1, |m'|) + 1e-9 min(L sigma, range);
 - variance: 1e-5 s, s = min(L² v, (range/2)²) + Σ J² Phi(a) Phi(-a) over the jumps J of f;
 - partials: 1e-4 of the largest value that the partial takes over all mu at that variance;
 - where f has no Lipschitz constant (exp, square): relative to the exact value, 1e-5 and for partials 1e-4.
@@ -64,7 +64,8 @@ class MomentsMeasure:
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
         """The error allowed at each point."""
         if output == "mean":
-            limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * self.lipschitz * np.sqrt(var)
+            steep = np.minimum(self.lipschitz * np.sqrt(var), self.span)
+            limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep
         elif output == "var":
             limit = VARIANCE * self.spread(mean, var)
         else:
