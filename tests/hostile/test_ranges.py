@@ -108,7 +108,7 @@ def _told(name: str, output: str, points: Points, values: F64, want: F64, wrong:
 
 
 @each_op
-@settings(max_examples=3, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(_POINTS, min_size=3, max_size=3))
 def test_outputs_and_partials_are_right_or_the_largest_number_or_nan_where_the_certificate_says(
     name: str, rows: list[tuple[float, ...]]

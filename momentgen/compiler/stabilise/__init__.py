@@ -24,6 +24,7 @@
 ``requirements`` what the last four ask of a rule; ``choosing``: the choice of atoms that they share
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
+``saturation`` outputs of a steep f, beyond range
 ``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
@@ -52,6 +53,7 @@ from momentgen.compiler.stabilise import (
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
+from momentgen.compiler.stabilise.saturation import saturated
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, limits_of
 from momentgen.errors import BuildError
 
@@ -60,11 +62,15 @@ __all__ = ["OUTPUTS", "PARTIALS", "Stable", "approximations", "limits_of", "stab
 
 @dataclass(frozen=True)
 class _Strategy:
-    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form."""
+    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
+
+    ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep.
+    """
 
     what: str
     why_not: Callable[[Derivation], str | None]
     variants: Callable[[Derivation], Iterable[Stable]]
+    lines: bool = False
 
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
@@ -89,16 +95,17 @@ _STRATEGIES = (
         "halves",
         _unless(halves.applies, "a line right of a kink, and an exponential or a constant left of it"),
         halves.stable_variants,
+        lines=True,
     ),
     _Strategy(
         "elementary",
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants),
-    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants),
-    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants),
-    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants),
+    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True),
+    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
+    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )
 
 
@@ -126,7 +133,7 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
         return
     for stables in _exact(derivation.base, way):
         (base,) = (stable for stable in stables if stable.variant == "exact")
-        yield (rescaled_variant(derivation, base),)
+        yield (saturated(derivation, rescaled_variant(derivation, base)),)
 
 
 def approximations(derivation: Derivation) -> list[Stable]:
@@ -153,6 +160,7 @@ def _exact(derivation: Derivation, way: str) -> Iterator[tuple[Stable, ...]]:
             cause, variants = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`", []
         if variants:
             served = True
+            variants = [saturated(derivation, stable) if strategy.lines else stable for stable in variants]
             yield tuple(replace(stable, way=strategy.what) for stable in variants)
             continue
         refusal = f"{strategy.what}: {cause or 'the accuracy that the rule asks for is of none of its variants'}"

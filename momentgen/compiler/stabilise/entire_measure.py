@@ -16,10 +16,10 @@ from momentgen.compiler.oracle import evaluate
 from momentgen.compiler.stabilise.entire_graph import LARGEST, TURNED
 from momentgen.compiler.stabilise.exponentials import Moment, Terms, number
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, held
 from momentgen.compiler.stabilise.stable import ErrorMeasure
 
-__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within", "held"]
+__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -65,11 +65,6 @@ class RelativeMeasure:
             error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
         error = np.where(np.isfinite(computed), error, np.inf)
         return np.where(np.abs(mean.astype(np.float64)) > self.far, 0.0, error)
-
-
-def held(exact: F64) -> F64:
-    """What the exact values are to be in float32: beyond its range the largest number, of the right sign."""
-    return np.clip(exact, -LARGEST, LARGEST)
 
 
 @dataclass(frozen=True)
