@@ -66,7 +66,7 @@ class Subject:
     def at_point(self, *means: F64) -> F64:
         """f, exactly and then rounded, at float64 means."""
         symbols = input_symbols(self.rule.inputs)
-        f = self.rule.f.subs({p.symbol: sp.Rational(float(p.default)) for p in self.rule.parameters})
+        f = self.rule.f.subs({p.symbol: sp.Rational(float(p.default or 0.0)) for p in self.rule.parameters})
         rows = zip(*means, strict=True)
         exact = [f.subs({s: sp.Rational(float(m)) for s, m in zip(symbols, row, strict=True)}) for row in rows]
         return np.array([float(sp.N(value, 30)) for value in exact])
@@ -81,8 +81,8 @@ def subject(name: str) -> Subject:
         return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
     if rule.surrogate is not None:
         exact = bernoulli_truth if rule.bernoulli else logistic_truth
-        accuracy = rule.accuracy
-        allowed = Tolerance(accuracy.mean_abs, accuracy.var_abs, np.inf, (0.0, -1.0, 0.0), rule.bernoulli)
+        limits = (rule.accuracy.mean_abs or 0.0, rule.accuracy.var_abs or 0.0)
+        allowed = Tolerance(*limits, np.inf, (0.0, -1.0, 0.0), rule.bernoulli)
         return Subject(
             rule,
             lambda mean, var: exact(mean, var, {}),
@@ -126,7 +126,7 @@ def _measured(rule: Rule, stable: Any, truth: Callable[..., Values]) -> Subject:
 
 def _in_ulp(goal: float) -> Errors:
     def errors(output: str, computed: F64, exact: F64, points: Points) -> F64:
-        return np.abs(computed - exact) / np.where(is_normal(exact), goal * unit(exact), _SMALLEST)
+        return np.asarray(np.abs(computed - exact) / np.where(is_normal(exact), goal * unit(exact), _SMALLEST))
 
     return errors
 
@@ -142,7 +142,7 @@ class _Tolerance:
     def __call__(self, output: str, computed: F64, exact: F64, points: Points) -> F64:
         mean, var = points
         allowed = self.partial(output, var) if output in PARTIALS else self.measure.allowed(output, exact, mean, var)
-        return np.abs(computed - exact) / allowed
+        return np.asarray(np.abs(computed - exact) / allowed)
 
     def partial(self, output: str, var: F64) -> F64:
         """1e-4 of the largest value over the mean."""
@@ -152,10 +152,10 @@ class _Tolerance:
         near = (places[:, None] + np.linspace(-2, 2, 9)[None, :] * sigma[:, :, None]).reshape(len(var), -1)
         means = np.concatenate([f.centre + (12 * f.length + 6 * sigma) * far[None, :], near], axis=1)
         every = np.broadcast_to(var[:, None], means.shape)
-        values = self.reference(means.ravel(), every.ravel(), {})[output]
+        values = self.reference.outputs(means.ravel(), every.ravel())[output]
         largest = np.abs(values).reshape(means.shape).max(axis=1)
         limit = np.maximum(_MEANS * PARTIAL * largest, _SMALLEST)
-        return np.maximum(limit, _SMALLEST * (1 + var)) if output.startswith("dvar") else limit
+        return np.asarray(np.maximum(limit, _SMALLEST * (1 + var)) if output.startswith("dvar") else limit)
 
 
 def computed(op: Op, points: Points, dtype: torch.dtype) -> Values:

@@ -104,7 +104,7 @@ class SumWriter:
             means = [w.finite(value) for value in means]
         below = g.select(small, w.v, g.const(closed.below))
         series = w.series(lambda k, sigmas: g.mul(sigmas, means[k]), closed.count, below)
-        unit = of_var
+        unit: _Unit | int | None = of_var
         if of_mean is not None and of_var is not None:
             unit = g.select(small, g.mul(of_mean.value, g.const(2)), of_var.value)
         for name in spread:
@@ -189,10 +189,10 @@ class SumWriter:
         g, w = self.g, self.writer
         with mpmath.workdps(50):
             numbers = {key: mpmath.mpc(number(c)) for key, c in row.items()}
-            rates = [number(sp.re(rate)) for rate in (p, q)]
+            by_mu, by_v = (number(sp.re(rate)) for rate in (p, q))
         turned = sp.im(p) != 0 or sp.im(q) != 0
-        decays = rates[0] == 0 and rates[1] <= 0
-        exponent = self.beside(*rates, unit)
+        decays = by_mu == 0 and by_v <= 0
+        exponent = self.beside(by_mu, by_v, unit)
         if len(row) == 1 and decays and unit is None:
             # One power: it multiplies last, and a product with 0 is 0.
             ((i, j), c), *_ = numbers.items()
@@ -203,7 +203,7 @@ class SumWriter:
                 value = g.mul(value, step)
             return value
         mu, v = (w.mu, w.v) if exponent is None else self.held(row)
-        if rates == [0, 0] and unit is not None:
+        if (by_mu, by_v) == (0, 0) and unit is not None:
             # Beside a large unit it vanishes, and must be finite for that.
             large, near = g.lt(g.const(0), unit.value), (mu, v)
             mu, v = w.mu, w.v

@@ -236,8 +236,11 @@ class _Writer:
     def steep_variance(self, form: OutputForm, params: Mapping[str, Any]) -> int:
         """The variance of an f that is steeper than x: of a part of sigma² where that is huge."""
         g, before, one = self.g, (self.v, self.raised), self.g.const(1)
-        # Further out nothing is taken from what overflows, and in the other tail there is no room for that.
-        huge = g.both(g.lt(g.const(mpmath.mpf(2) ** 60), self.v), g.lt(self.t, g.const(4)))
+        # A tail that is small beside sigma² has no room to be made smaller, and no need.
+        slopes = [self.expression(side.plain) for side in (form.minus, form.plus)]
+        steep = g.lt(one, g.select(self.negative, *slopes))
+        near = g.either(steep, g.lt(self.t, g.const(4)))
+        huge = g.both(g.lt(g.const(mpmath.mpf(2) ** 60), self.v), near)
         down, up = (g.select(huge, g.const(mpmath.mpf(2) ** k), one) for k in (-32, 32))
         self.v, self.raised = g.mul(self.v, down), g.mul(self.raised, down)
         value = g.mul(self.output(form, params), up)

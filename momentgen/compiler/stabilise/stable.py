@@ -124,10 +124,15 @@ def limits_of(stable: Stable) -> dict[str, str]:
     """What a variant gives where it has no number for an answer, in words, for the certificate's domain.
 
     ``nan``: the inputs for which outputs and partials are NaN, in the names of the op's inputs; "nowhere" if there are
-    none.  ``overflow``: what stands for a result beyond the range of the kernel's dtype.
+    none.  ``overflow``: what stands for a result beyond the range of the kernel's dtype.  ``tiny``: what partials are
+    at variances too small for 1/v.
     """
     edge = "" if stable.edge is None else stable.edge.words
-    return {"nan": edge or "nowhere", "overflow": "the largest number of the right sign"}
+    return {
+        "nan": edge or "nowhere",
+        "overflow": "the largest number of the right sign",
+        "tiny": "at 0 < var < 2^-127 partials may count terms in 1/var as at 2^-127",
+    }
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
