@@ -420,9 +420,11 @@ class Traits:
         left = right = False
         if form.power > 0 and form.parity is None:
             left, right = (any(changes_sign(side, at) for at in settings) for side in (form.minus, form.plus))
-        plains = [sp.sympify(side.plain) for side in (spread.plus, spread.minus)]
-        slopes = [plain.subs({s: at[s.name] for s in plain.free_symbols}) for plain in plains for at in settings]
-        steep = form.power == 1 and any(bool(sp.Abs(slope) > 1) for slope in slopes)
+        steep = False
+        if form.power == 1:
+            plains = [sp.sympify(side.plain) for side in (spread.plus, spread.minus)]
+            slopes = [plain.subs({s: at[s.name] for s in plain.free_symbols}) for plain in plains for at in settings]
+            steep = any(bool(sp.Abs(slope) > 1) for slope in slopes)
         return Traits(left, right, steep)
 
 
