@@ -42,15 +42,17 @@ def truncated_moment(n: int, t: Any) -> Any:
         return value
 
 
-def expand(function: Callable[[Any], Any]) -> tuple[float, ...]:
+def expand(function: Callable[[Any], Any], other: Callable[[Any], Any] | None = None) -> tuple[float, ...]:
     """Where ``function`` changes sign on t > 0, and its Taylor polynomial there.
 
     Args:
         function: F(t), mpmath to mpmath, monotone where it changes sign; its constants must be mpmath numbers.
+        other: F on the other side of the kink, at mu = sigma·t, which is taken where ``function`` does not change sign.
 
     Returns:
         hi and lo words of the scalars in :data:`NAMES`: the half-width of the interval on which P serves (-1 if F
-        does not change sign), t0, t0² in two pairs, and P's coefficients, lowest first.
+        does not change sign), t0 (-t0 where it is ``other`` that changes sign), t0² in two pairs, and P's coefficients,
+        lowest first.
 
     >>> values = expand(lambda t: 2 - t * t)
     >>> abs(values[2] + values[3] - 2**0.5) < 1e-14
@@ -60,6 +62,10 @@ def expand(function: Callable[[Any], Any]) -> tuple[float, ...]:
         low, high = mpmath.mpf(0), mpmath.mpf(_BEYOND)
         at_low, at_high = function(low), function(high)
         if at_low == 0 or at_high == 0 or (at_low > 0) == (at_high > 0):
+            if other is not None:
+                words = list(expand(other))
+                words[2:4] = [-words[2], -words[3]]
+                return tuple(words)
             return _words([-1.0, *[0.0] * (len(NAMES) - 1)])
         root = mpmath.findroot(
             function, (low, high), solver="illinois", tol=mpmath.mpf(10) ** -90, maxsteps=400, verify=False

@@ -20,7 +20,7 @@ from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.evidence import Evidence
 from momentgen.compiler.program import Program
 from momentgen.compiler.sampling import sampler_of
-from momentgen.compiler.stabilise import Stable, Way, approximate_ways, joint_way, plans
+from momentgen.compiler.stabilise import Stable, Way, approximate_ways, joint_way, limits_of, plans
 from momentgen.compiler.variant import Certified, Progress, certified, is_activation
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -242,6 +242,7 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
         "domain": {
             **sampler_of(stable.forward.inputs).domain,
             **stable.domain,
+            **limits_of(stable),
             "parameters": {p.name: [float(p.low), float(p.high)] for p in rule.parameters},
         },
         "method": {
@@ -255,7 +256,7 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
                 "points": compiled.promises,
                 "checked": [
                     "variance never negative",
-                    "finite input gives no NaN, and finite gradients",
+                    f"finite input gives no NaN, and finite gradients{_edge(stable)}",
                     *([_at_zero(stable)] if is_activation(rule, stable) else []),
                     *(["v = 0 gives variance 0"] if stable.vanishes else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
@@ -282,6 +283,11 @@ def _at_zero(stable: Stable) -> str:
     within = f" within {stable.slack:g} max(1, |f(mu)|)" if stable.slack else ""
     where = f" for |mu| <= {stable.reach:g}" if np.isfinite(stable.reach) else ""
     return f"v = 0 gives mean f(mu){within}{where}"
+
+
+def _edge(stable: Stable) -> str:
+    """Where that is not so, in words."""
+    return f", but for {stable.edge.words}" if stable.edge is not None and stable.edge.words else ""
 
 
 def _digits(value: float) -> float | str:

@@ -28,6 +28,7 @@ from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise.stable import Stable
 from momentgen.compiler.tolerance import tolerance_of
+from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols
@@ -124,6 +125,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                     seed=seed,
                     slack=stable.at(setting).slack,
                     reach=stable.reach,
+                    edge=stable.edge,
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(
@@ -201,8 +203,8 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
             for ratio in stable.focus(setting):
                 away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
         for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
-            with np.errstate(over="ignore"):
-                computed = np.broadcast_to(values, away.shape).astype(np.float32)
+            # Beyond float32 its largest number stands for a result, as in the kernels.
+            computed = np.broadcast_to(np.clip(values, -LARGEST, LARGEST), away.shape).astype(np.float32)
             error = calibration.error(output, computed, away)
             if not error <= stable.goal:
                 raise BuildError(
@@ -262,7 +264,7 @@ def _activation(
     """f on arrays, for the variants that are f's moments; None where f is random itself."""
     if not is_activation(rule, stable):
         return None
-    f = rule.f.subs({p.symbol: sympy.Float(setting[p.name], 30) for p in rule.parameters})
+    f = rule.f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
     symbols = input_symbols(rule.inputs)
 
     def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -274,5 +276,6 @@ def _activation(
     return evaluate
 
 
-def _exact(value: float) -> sympy.Float:
-    return sympy.Float(float(value), 30)
+def _exact(value: float) -> sympy.Rational:
+    """The number itself: with 30 digits a sum such as x + 1 would round."""
+    return sympy.Rational(float(value))

@@ -7,14 +7,18 @@ import functools
 
 import numpy as np
 import pytest
+import sympy as sp
 from real_rules import F32, stables
 
 from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
+from momentgen.compiler.pipeline import _activation
 from momentgen.compiler.program import Builder, Op, Program, f32_bits
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.entire_graph import Edge
 from momentgen.errors import BuildError
+from momentgen.rule import Rule, x
 
 
 @functools.lru_cache
@@ -157,3 +161,29 @@ def test_a_bound_is_rounded_up_and_keeps_its_worst_point() -> None:
     assert data["ulp"] == 3.001
     assert data["histogram_ulp"]["<= 0.5"] == 1
     assert sum(data["histogram_ulp"].values()) == 2
+
+
+def test_the_reference_at_variance_0_is_f_of_the_number_itself() -> None:
+    """exp(x) - 1 at 1e-33: 30 digits of the exponential leave nothing of it."""
+    rule = Rule("mine", f=sp.exp(x) - 1)
+    reference = _activation(rule, stables("relu")["exact"], {})
+    assert reference is not None
+    assert reference(np.array([1e-33, -(2.0**-126)])) == pytest.approx([1e-33, -(2.0**-126)], rel=1e-15)
+
+
+def test_a_program_may_be_nan_beyond_its_edge_and_nowhere_else() -> None:
+    b = Builder("mine_forward", inputs=("mean", "var"))
+    mean, var, one = b.input("mean"), b.input("var"), b.f32(1.0)
+    far = b.lt(b.f32(1e6), b.abs(mean))
+    lost = b.sqrt(b.select(b.either(far, b.lt(var, b.f32(0.0))), b.f32(-1.0), one))
+    b.output("mean", b.mul(b.mul(mean, lost), b.select(b.eq(var, var), one, var)))
+    b.output("var", b.mul(b.mul(var, lost), b.select(b.eq(mean, mean), one, mean)))
+    forward = b.build()
+    b = Builder("mine_backward", inputs=("mean", "var", "grad_mean", "grad_var"))
+    b.output("grad_mean", b.mul(b.input("grad_mean"), b.f32(1.0)))
+    b.output("grad_var", b.mul(b.input("grad_var"), b.f32(1.0)))
+    runner = Runner(forward, b.build())
+    every = {"ulps": 1.0, "vanishes": True, "seed": 1}
+    assert check_promises("mine", runner, {}, None, **every, edge=Edge(1.0)) > 1000
+    with pytest.raises(BuildError, match="no NaN in mean"):
+        check_promises("mine", runner, {}, None, **every)

@@ -69,3 +69,14 @@ def test_truncated_moments_are_their_integrals(n: int, t: float) -> None:
                 n
             )
         assert abs(truncated_moment(n, t) / want - 1) < 1e-24
+
+
+def test_a_sign_change_of_the_other_side_comes_with_a_negative_place() -> None:
+    def other(t):
+        return t - 2
+
+    left, right = words(expand(lambda t: 1 + t, other)), words(expand(other))
+    assert left["sign_at"] == -right["sign_at"] == -2
+    assert {n: w for n, w in left.items() if n != "sign_at"} == {n: w for n, w in right.items() if n != "sign_at"}
+    assert expand(other, lambda t: t - 3) == expand(other)
+    assert expand(lambda t: 1 + t, lambda t: 2 + t)[0] == -1.0

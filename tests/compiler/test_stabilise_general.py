@@ -20,11 +20,12 @@ from momentgen.compiler.stabilise.activation import Line, analyse
 from momentgen.compiler.stabilise.algebraic import find_ladder
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.increments import Increments
+from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT64
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.symbols import Phi, x
+from momentgen.symbols import Phi, S, x
 
 SOFTSIGN = x / (1 + sp.Abs(x))
 HUBER = sp.sqrt(1 + x**2) - 1
@@ -42,6 +43,41 @@ def test_both_truths_of_slow_tails_agree_with_the_oracle(f: sp.Expr) -> None:
             size = float(abs(value)) + {"mean": 1e-6, "var": 1e-9 * v}.get(name, 1e-12)
             assert abs(balls[name][i] - float(value)) < 1e-12 * size, (name, m, v)
             assert abs(quick[name][i] - float(value)) < 1e-7 * size, (name, m, v)
+
+
+LEAP = sp.Piecewise((x + 1, x > 0), (0, True))
+
+
+@pytest.mark.parametrize("truth", [QuadratureTruth, GeneralTruth])
+def test_references_follow_a_jump_as_far_as_tolerances_do(truth: type) -> None:
+    """Where the jump is 10 to 13 standard deviations away its share is all of the variance."""
+    activation = analyse("f", split(LEAP), {})
+    sigma = 1e-18
+    mean = (-np.array([9.0, 9.6, 10.5, 12.0, 13.0]) * sigma).astype(np.float32)
+    var = np.full(mean.size, sigma**2, np.float32)
+    got = truth(activation)(mean, var, {})
+    for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        exact = dict(zip(("mean", "var"), moments(LEAP, m, v, digits=20), strict=True)) | partials(
+            LEAP, m, v, digits=20
+        )
+        for name, value in exact.items():
+            assert got[name][i] == pytest.approx(float(value), rel=1e-6), (name, m)
+
+
+@pytest.mark.slow
+def test_a_jump_beside_a_line_is_certified() -> None:
+    (summary,) = compile_rule(Rule("mine", f=LEAP)).variants
+    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds
+
+
+def test_the_mean_of_a_bounded_function_is_held_to_its_range_at_any_variance() -> None:
+    """1e-9 L sigma alone would be 2.5 for a sigmoid at v = 1e20."""
+    activation = analyse("f", split(S(x)), {})
+    measure = MomentsMeasure(activation.lipschitz, activation.span, activation.jumps, {})
+    half, zero, wide = np.full(1, 0.5), np.zeros(1), np.full(1, 1e20)
+    assert measure.allowed("mean", half, zero, wide)[0] <= 1.002e-6
+    unbounded = MomentsMeasure(1.0, np.inf, (), {})
+    assert unbounded.allowed("mean", half, zero, wide)[0] == pytest.approx(10.0, rel=1e-5)
 
 
 def test_lines_that_are_neared_slowly_are_found() -> None:

@@ -25,7 +25,7 @@ from momentgen.compiler.stabilise.forms import OutputForm, output_forms
 from momentgen.compiler.stabilise.kink import applies, stable_variants
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, build_graph
 from momentgen.compiler.ulp import ulp_error
-from momentgen.rule import Rule, x
+from momentgen.rule import Parameter, Rule, x
 from momentgen.symbols import Phi, mu, phi, v
 
 NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside", "relu_squared") if name in rules()]
@@ -154,6 +154,45 @@ def in_float32(f: Any, points: list[tuple[float, float]]) -> tuple[dict[str, Any
         params = kernel_params(program, {}, stable.scalars({}) if program.params else ())
         got |= compile_program(program)({"mean": mean, "var": var}, params)
     return got, lambda: stable.truth(mean, var, {})
+
+
+@pytest.mark.parametrize("slope", [1.2, 4.0, 0.25, 0.0, 1.0])
+def test_a_prelu_s_mean_is_right_beside_its_zero_on_either_side_of_0_and_its_variance_where_it_is_steep(
+    slope: float,
+) -> None:
+    w = Parameter("w", default=2.0, low=0.0, high=4.0)
+    stable, *_ = stable_variants(
+        derive(Rule("mine", f=sp.Piecewise((x, x > 0), (w.symbol * x, True)), parameters=(w,)))
+    )
+    setting, rng, points = {"w": slope}, random.Random(5), []
+    zeros = stable.focus(setting)
+    assert len(zeros) == (0 if slope in (0.0, 1.0) else 1)
+    assert all((zero > 0) == (slope > 1) for zero in zeros)
+    for _ in range(300):
+        var = 2.0 ** rng.uniform(-100, 127.9)
+        a = rng.choice([*zeros, 1.0]) * (1 + 2.0 ** rng.uniform(-24, 3)) * rng.choice([1, 1, 1, -1])
+        points.append((a * var**0.5, var))
+    mean, var_ = np.array(points, np.float32).T.copy()
+    want = stable.truth(mean, var_, setting)
+    every = frozenset(i for i in stable.forward.live() if stable.forward.nodes[i].kind not in CONDITIONS)
+    program = lower(stable.forward, "mine", every, {})
+    got = compile_program(program)(
+        {"mean": mean, "var": var_}, kernel_params(program, setting, stable.scalars(setting))
+    )
+    for output in OUTPUTS:
+        assert ulp_error(got[output], want[output]).max() <= 3, output
+        beyond = np.abs(want[output]) > 3.41e38
+        assert (got[output][beyond] == np.finfo(np.float32).max).all(), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("default", "low", "high"), [(2.0, 1.0, 4.0), (0.25, 0.0, 4.0)])
+def test_a_prelu_whose_slope_may_exceed_1_builds_in_both_variants(default: float, low: float, high: float) -> None:
+    w = Parameter("w", default=default, low=low, high=high)
+    built = compile_rule(Rule("mine", f=sp.Piecewise((x, x > 0), (w.symbol * x, True)), parameters=(w,)))
+    assert [variant.name for variant in built.variants] == ["exact", "tight"]
+    for variant, goal in zip(built.variants, (8.0, 2.0), strict=True):
+        assert all(float(bound.split()[0]) <= goal for bound in variant.bounds.values()), variant.bounds
 
 
 @pytest.mark.parametrize("f", [sp.Max(x, 0) ** 2, x * sp.Abs(x)], ids=["one-sided", "odd"])

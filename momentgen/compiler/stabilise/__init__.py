@@ -25,6 +25,7 @@
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance
 ``jumps``      the value of f at a jump itself, where it is not the one right of it
+``saturation`` outputs of a steep f, beyond range
 ``existence``  whether f is real and has a second moment
 ``formula``    closed-form approximations, taken as they are (the papers' variants); it stands on
                ``rewrite`` (sympy to sympy), ``expressions`` and ``functions`` (sympy to graph), ``formula_truth``
@@ -55,7 +56,8 @@ from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.jumps import with_jumps
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.saturation import saturated
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, limits_of
 from momentgen.errors import BuildError
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "approximate_ways",
     "approximations",
     "joint_way",
+    "limits_of",
     "plans",
     "stabilise",
     "stabilise_joint",
@@ -75,11 +78,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Strategy:
-    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form."""
+    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
+
+    ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep.
+    """
 
     what: str
     why_not: Callable[[Derivation], str | None]
     variants: Callable[[Derivation], Iterable[Stable]]
+    lines: bool = False
 
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
@@ -118,10 +125,13 @@ class _Plan(Way):
         finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]],
         more: tuple[str, ...],
     ) -> None:
+        def held(stable: Stable) -> Stable:
+            return saturated(derivation, stable) if strategy.lines else stable
+
         super().__init__(
             strategy.what,
-            (strategy.variants.__module__, with_jumps.__module__, *more),
-            lambda: [with_jumps(stable, derivation) for stable in strategy.variants(derivation)],
+            (strategy.variants.__module__, saturated.__module__, with_jumps.__module__, *more),
+            lambda: [with_jumps(held(stable), derivation) for stable in strategy.variants(derivation)],
         )
         self._finish = finish
 
@@ -155,16 +165,17 @@ _STRATEGIES = (
         "halves",
         _unless(halves.applies, "a line right of a kink, and an exponential or a constant left of it"),
         halves.stable_variants,
+        lines=True,
     ),
     _Strategy(
         "elementary",
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants),
-    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants),
-    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants),
-    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants),
+    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True),
+    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
+    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )
 
 
@@ -228,9 +239,9 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
 
     def in_other_units(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
         (base,) = (stable for stable in stables if stable.variant == "exact")
-        return (rescaled_variant(derivation, base),)
+        return (saturated(derivation, rescaled_variant(derivation, base)),)
 
-    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__,))
+    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__))
 
 
 def _exact(

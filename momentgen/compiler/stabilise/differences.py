@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from momentgen.compiler.stabilise.activation import Activation
 
-__all__ = ["Differences"]
+__all__ = ["PANELS", "REACH", "Differences"]
 
 F64 = npt.NDArray[np.float64]
 _TERMS = 22
-_REACH, _PANELS = 9.5, 13
+REACH, PANELS = 14.5, 20  # in sigma; as far as tolerances follow a jump: the square of one of 1e4 counts to 13
 _NODES = np.polynomial.legendre.leggauss(16)
 
 
@@ -38,10 +38,10 @@ class Differences:
         series = np.array([[float(c) for c in f.taylor(f.home(m), m, _TERMS)] for m in mean.tolist()])
         home = np.array([f.home(m) for m in mean.tolist()])
         # Cuts: even panels, and the kinks that are near.
-        cuts = np.linspace(-_REACH, _REACH, _PANELS + 1)[None, :] + np.zeros((mean.size, 1))
+        cuts = np.linspace(-REACH, REACH, PANELS + 1)[None, :] + np.zeros((mean.size, 1))
         for kink in f.kinks:
             # exact: the difference of two float64 numbers close to each other
-            cuts = np.concatenate([cuts, np.clip((kink - mean) / sigma, -_REACH, _REACH)[:, None]], axis=1)
+            cuts = np.concatenate([cuts, np.clip((kink - mean) / sigma, -REACH, REACH)[:, None]], axis=1)
         cuts.sort(axis=1)
         sums = np.zeros((6, mean.size))
         for k in range(cuts.shape[1] - 1):

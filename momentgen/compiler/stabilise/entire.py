@@ -9,8 +9,10 @@ One term has a form of its own:
 Sums of them have the closed forms of ``exponentials`` from a variance v* on, and the series of polynomials below it,
 cut off; v* is the lowest of a few at which no closed form loses what single floats have to spare.
 
-Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond about twice that the angle counts as 0.
-Exponentials are measured up to there as well: further out b mu + b² v/2, where it is small, has lost its last digits.
+Angles are reduced up to |b mu| = 1e6, where float32 is still 0.06 apart; beyond, all outputs are NaN.  Exponentials are
+measured up to there as well, but for a rate b that is a power of two: further out b mu + b² v/2, where its parts
+cancel, has lost its last digits, and outputs are NaN there.  What is beyond the range of float32, or of float64 in the
+PyTorch form, is the largest number of the right sign.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.entire_graph import Writer
+from momentgen.compiler.stabilise.entire_graph import TURNED, Edge, Writer
 from momentgen.compiler.stabilise.entire_measure import (
-    TURNED,
     ElementaryTruth,
     RelativeMeasure,
     SumTruth,
@@ -51,7 +52,6 @@ F64 = npt.NDArray[np.float64]
 _SPREAD = ("var", "dvar_dmu", "dvar_dvar")
 _PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of 1/b², b the largest rate: variances at which the series may end
 _MOST = 20  # terms of it
-_SQUARED = 2.0**64  # the largest mean that a polynomial is measured at: its square overflows
 
 
 # --- recognition -----------------------------------------------------------------
@@ -173,14 +173,16 @@ def _series(means: list[Any], v: Any, count: int) -> dict[str, Any]:
 
 
 # --- graphs ----------------------------------------------------------------------
-def _graphs(write: Callable[[Writer, tuple[str, ...]], dict[str, int]]) -> tuple[dict[str, Any], list[Polynomial]]:
+def _graphs(
+    edge: Edge, write: Callable[[Writer, tuple[str, ...]], dict[str, int]]
+) -> tuple[dict[str, Any], list[Polynomial]]:
     """The four graphs, and the polynomials fitted for those of float32."""
     graphs: dict[str, Graph] = {}
     fits: list[Polynomial] = []
     for suffix, float64 in (("", False), ("64", True)):
         for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
             graph = graphs[name + suffix] = Graph(("mean", "var"))
-            writer = Writer(graph, float64)
+            writer = Writer(graph, float64, edge)
             values = write(writer, outputs)
             for output in outputs:
                 value = writer.finite(values[output])
@@ -212,20 +214,24 @@ def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     parts = _parts(f)
     bounded = parts is not None and parts[0] != "exp"
     amplitude, rate = (float(parts[1]), float(parts[2])) if parts is not None else (1.0, 1.0)
-    edge = _SQUARED if parts is None else TURNED / abs(rate)
-    graphs, fits = _graphs(lambda writer, outputs: _one(f, writer))
+    edge, far = Edge(), math.inf
+    if parts is not None and (bounded or not sp.log(sp.Abs(parts[2]), 2).is_integer):
+        far = TURNED / abs(rate)
+        edge = Edge(abs(rate), 0.0, () if bounded else ((rate, rate**2 / 2), (rate, rate**2)))
+    graphs, fits = _graphs(edge, lambda writer, outputs: _one(f, writer))
     return Stable(
         variant="exact",
-        truth=ElementaryTruth(_outputs(derivation), bounded, edge),
-        measure=RelativeMeasure(bounded, amplitude, rate),
+        truth=ElementaryTruth(_outputs(derivation), bounded, far),
+        measure=RelativeMeasure(bounded, amplitude, rate, far),
         goal=1.0,
         aim=0.8,
         unit="tolerance",
         slack=MEAN,
-        reach=edge if bounded else math.inf,
+        reach=far if bounded else math.inf,
         box={"mu": (-30.0, 30.0), "log2_var": (-40.0, 6.0)},
         fits=tuple(dict.fromkeys(fits)),
-        domain={"mean": f"0 or 2^-126 <= |mean| <= {edge:g}"},
+        domain={"mean": f"0 or 2^-126 <= |mean| <= {far:g}"} if math.isfinite(far) else {},
+        edge=edge,
         doc="moments in closed form, 1 - exp(-y) by a fitted polynomial where y is small",
         **graphs,
     )
@@ -253,8 +259,14 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     turning_var = max(abs(b.imag * b.real) for b in rates)
     growing = max(abs(b.real) for b in rates)
     rate = max(turning, growing) or 1.0
-    moments = Closed.of(terms, None, 0, False).outputs
-    truth = SumTruth(_outputs(derivation), moments, rate, turning_var)
+    edge = Edge()
+    if turning:
+        edge = Edge(rate, turning_var)
+    elif growing:
+        moments = Closed.of(terms, None, 0, True).outputs
+        pairs = {(float(sp.re(p)), float(sp.re(q))) for name in OUTPUTS for p, q in moments[name].parts}
+        edge = Edge(rate, max(q for _, q in pairs), tuple(sorted(pairs - {(0.0, 0.0)})))
+    truth = SumTruth(_outputs(derivation), edge.rate, edge.rate_var)
     steady = _steady(terms)
     measure: Any
     if steady:
@@ -269,28 +281,36 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     ends = {} if steady else _ends(terms)
 
     def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, int]:
-        values = writer.polynomial(sp.expand(f)) if closed is None else SumWriter(writer, closed).outputs(outputs)
-        return {name: writer.guarded(values[name], *ends[name]) if ends else values[name] for name in outputs}
+        if closed is None:
+            return {name: writer.guarded(value, *ends[name]) for name, value in writer.polynomial(sp.expand(f)).items()}
+        sums = SumWriter(writer, closed)
+        values = sums.outputs(outputs)
+        if ends:
+            values = {name: writer.guarded(value, *ends[name]) for name, value in values.items()}
+        if sums.sure is None:
+            return values
+        return {name: writer.g.mul(value, sums.sure) for name, value in values.items()}
 
     closed = None
     if not f.is_polynomial(x):
         below, count = _split(terms, allowed, derivation.rule.name)
         closed = Closed.of(terms, below, count, not steady)
         facts |= {"series_below_variance": mpmath.nstr(below, 6), "series_terms": count}
-    graphs, fits = _graphs(write)
-    inside = f"{rate:g}·|mean|" + (f" + {turning_var:g}·var" if turning_var else "")
+    graphs, fits = _graphs(edge, write)
+    inside = " + ".join(f"{r:g}·{of}" for r, of in ((edge.rate, "|mean|"), (edge.rate_var, "var")) if r)
     return Stable(
         variant="exact",
         truth=truth,
-        measure=Within(measure, rate, turning_var),
+        measure=Within(measure, edge.rate, edge.rate_var),
         goal=1.0,
         aim=0.8,
         unit="tolerance",
         slack=MEAN,
-        reach=TURNED / rate,
+        reach=TURNED / rate if edge.words else math.inf,
         box={"mu": (-30.0 / rate, 30.0 / rate), "log2_var": (-40.0, 6.0 - 2 * math.log2(rate))},
         fits=tuple(dict.fromkeys(fits)),
-        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= {TURNED:g}"},
+        domain={"mean": f"0 or 2^-126 <= |mean|, and {inside} <= {TURNED:g}"} if edge.words else {},
+        edge=edge,
         facts=facts,
         doc="moments in closed form; the variance at small variances by its Hermite series, whose terms are positive",
         **graphs,

@@ -1,17 +1,21 @@
 r"""Elementary moments: the graphs of real operations that ``entire`` asks for.
 
-One method a kind of f; sums of terms are in ``entire_sums``.  Angles are
-reduced while |b mu| is below 2^21.  1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels;
-what overflows is the largest number.
+One method a kind of f; sums of terms are in ``entire_sums``.  1 - e^-y is y times a fitted polynomial where y is
+small, so that nothing cancels; what overflows is the largest number of its sign.  Where an angle or an exponent is lost
+(:class:`Edge`) the variance is taken as NaN, and with it all outputs and partials are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import mpmath
+import numpy as np
+import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial, remez
@@ -19,11 +23,53 @@ from momentgen.compiler.real import Graph
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["LARGEST", "Writer"]
+__all__ = ["CANCELS", "LARGEST", "NO_EDGE", "TURNED", "Edge", "Writer"]
 
-LARGEST = 3.4028234e38
+F64 = npt.NDArray[np.float64]
+LARGEST = float(np.finfo(np.float32).max)
+TURNED = 1e6  # angles up to there are reduced, and exponents measured
 _EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
-_FAR = mpmath.mpf(2) ** 21  # of |b mu| times 2/pi, up to where angles are reduced
+_ROUNDED = 1 + 2.0**-12  # by so much the kernels go beyond TURNED, so that rounding leaves none of it out
+CANCELS = 2.0**-12  # of |p mu|: an exponent below that is what its parts leave when they cancel
+_LOW, _HIGH = -150, 170  # of an exponent: below it counts as 0, and the largest number times 2^-117 is below the upper
+_LOW64, _HIGH64 = -1400, 1400
+
+
+@dataclass(frozen=True)
+class Edge:
+    """How far the numbers that go into sines and exponentials have digits: to rate·|mean| + rate_var·var = 1e6.
+
+    Beyond, nothing is left of an angle, and of an exponent p·mean + q·var where it is what large parts leave.
+
+    Attributes:
+        rate, rate_var: above; both 0 where there is no edge.
+        exponents: (p, q) of the exponents that may cancel; with none of them there are angles.
+    """
+
+    rate: float = 0.0
+    rate_var: float = 0.0
+    exponents: tuple[tuple[float, float], ...] = ()
+
+    def inside(self, mean: F64, var: F64) -> npt.NDArray[np.bool_]:
+        """Whether outputs and partials are certainly numbers."""
+        return self.rate * np.abs(mean) + self.rate_var * var <= TURNED
+
+    @property
+    def words(self) -> str:
+        """Where they are NaN; empty if nowhere.
+
+        >>> Edge(30.0).words
+        '|mean| > 33333.3'
+        """
+        if not self.rate and not self.rate_var:
+            return ""
+        where = f"|mean| > {TURNED / self.rate:g}"
+        if self.rate_var:
+            where = f"{self.rate:g}·|mean| + {self.rate_var:g}·var > {TURNED:g}"
+        return f"{where}, and exponents or the terms of a sum cancel" if self.exponents else where
+
+
+NO_EDGE = Edge()
 
 
 @lru_cache
@@ -60,16 +106,42 @@ def _trigonometric(kind: str, goal: float) -> Polynomial:
 
 
 class Writer:
-    """Writes to one graph; its fits are those that were asked for."""
+    """Writes to one graph; its fits are those that were asked for.
 
-    def __init__(self, graph: Graph, float64: bool) -> None:
+    Args:
+        graph: to write to.
+        float64: whether for the PyTorch form.
+        edge: beyond which the variance is NaN, and with it all that is written.
+    """
+
+    def __init__(self, graph: Graph, float64: bool, edge: Edge = NO_EDGE) -> None:
         self.g, self.float64 = graph, float64
         self.fits: list[Polynomial] = []
         self.goal = 1e-17 if float64 else 1e-8
         g = graph
         self.mu, v = g.input("mean"), g.input("var")
-        valid = g.sqrt(g.select(g.le(g.const(0), v), g.const(1), g.const(-1)))
-        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
+        usable = g.le(g.const(0), v)
+        if edge.words:
+            usable = g.both(usable, self._within(edge, v))
+        #: 1, or NaN for a negative variance and beyond the edge
+        self.valid = g.sqrt(g.select(usable, g.const(1), g.const(-1)))
+        what = "NaN for a negative variance"
+        self.v = g.comment(g.mul(v, self.valid), f"{what}, and for {edge.words}" if edge.words else what)
+
+    def _within(self, edge: Edge, v: int) -> int:
+        """Whether angles and exponents have digits left: one that is large beside its parts has."""
+        g, size = self.g, self.g.abs(self.mu)
+        if edge.rate_var:
+            size = g.madd(g.const(edge.rate_var / edge.rate), v, size)
+        within = g.le(size, g.const(TURNED * _ROUNDED / edge.rate))
+        if not edge.exponents:
+            return within
+        clear: int | None = None
+        for p, q in (pair for pair in edge.exponents if pair[0] != 0):
+            exponent = g.abs(g.madd(g.const(q), v, g.mul(g.const(p), self.mu)))
+            one = g.le(g.mul(g.abs(self.mu), g.const(abs(p) * CANCELS)), exponent)
+            clear = one if clear is None else g.both(clear, one)
+        return within if clear is None else g.either(within, clear)
 
     def number(self, value: sp.Expr) -> int:
         with mpmath.workdps(50):
@@ -78,16 +150,25 @@ class Writer:
     def exp(self, exponent: int, weight: int | None = None) -> int:
         """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""
         g = self.g
-        low, high = (g.const(w) for w in ((-700, 700) if self.float64 else (-150, 95)))
+        high = g.const(_HIGH64 if self.float64 else _HIGH)
+        value = self.decaying(g.select(g.lt(high, exponent), high, exponent), weight)
+        return self.finite(value)
+
+    def decaying(self, exponent: int, weight: int | None = None) -> int:
+        """The exponential of something that is not large, times ``weight``; 0 far to the left."""
+        g = self.g
+        low = g.const(_LOW64 if self.float64 else _LOW)
         below = g.lt(exponent, low)
-        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
+        held = g.select(below, low, exponent)
+        if self.float64:
+            root = g.exp_mantissa(g.mul(held, g.const(0.5)))
+            value = g.select(below, g.const(0), root)
+            return g.mul(value if weight is None else g.mul(weight, value), root)
         value = g.select(below, g.const(0), g.exp_mantissa(held))
         if weight is not None:
             value = g.mul(weight, value)
-        if self.float64:
-            return value
         # The weight first: it may bring back what overflows without it.
-        return self.finite(g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2)))
+        return g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2))
 
     def rest(self, y: int, e: int) -> int:
         """1 - e^-y for y >= 0, given e^-y."""
@@ -101,42 +182,54 @@ class Writer:
 
     def finite(self, value: int) -> int:
         """Beyond the largest number, that number."""
-        if self.float64 or self.g.value(value) is not None:
+        if self.g.value(value) is not None:
             return value
         g = self.g
-        top = g.const(LARGEST)
+        top = g.const(self.largest)
         value = g.select(g.lt(top, value), top, value)
         return g.select(g.lt(value, g.neg(top)), g.neg(top), value)
 
+    @property
+    def largest(self) -> float:
+        """The largest number."""
+        return sys.float_info.max if self.float64 else LARGEST
+
     def guarded(self, value: int, left: float, right: float) -> int:
         """Where terms of both signs overflow their sum is no number: the largest, of sign ``left`` left of 0."""
-        if self.float64:
-            return value
         g, value = self.g, self.finite(value)
-        beyond = g.const(right * LARGEST)
+        beyond = g.const(right * self.largest)
         if left != right:
-            beyond = g.select(g.lt(self.mu, g.const(0)), g.const(left * LARGEST), beyond)
-        return g.select(g.eq(value, value), value, beyond)
+            beyond = g.select(g.lt(self.mu, g.const(0)), g.const(left * self.largest), beyond)
+        return g.select(g.eq(value, value), value, g.mul(beyond, self.valid))
 
     # --- polynomials ---------------------------------------------------------------
     def polynomial(self, f: sp.Expr) -> dict[str, int]:
         g, degree = self.g, int(sp.degree(f, x))
 
-        def p(k: int) -> int:
+        def p(k: int, share: sp.Expr = sp.S.One, sigmas: int | None = None) -> int:
+            """``share`` of E f^(k), times a power of sigma where that is given: first, for E f^(k) may overflow."""
             total = g.const(0)
             for j in range((degree - k) // 2, -1, -1):
-                inner = sp.Poly(sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
-                value = g.horner(self.mu, [mpmath.mpf(sp.N(c, 50)) for c in inner])
+                inner = sp.Poly(share * sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
+                row = [g.const(mpmath.mpf(sp.N(c, 50))) for c in inner]
+                value = row[-1] if sigmas is None else g.mul(sigmas, row[-1])
+                for c in reversed(row[:-1]):
+                    value = g.madd(value, self.mu, c if sigmas is None else g.mul(sigmas, c))
                 total = g.madd(g.mul(self.v, g.const(mpmath.mpf(1) / (2 * (j + 1)))), total, value)
             return total
 
-        means = [p(k) if k <= degree else g.const(0) for k in range(degree + 3)]
-        spread = self.series(means, degree, self.v)
-        half = g.const(0.5)
-        return {"mean": means[0], "dmean_dmu": means[1], "dmean_dvar": g.mul(half, means[2]), **spread}
+        spread = self.series(lambda k, sigmas: p(k, sigmas=sigmas) if k <= degree else g.const(0), degree, self.v)
+        # The half of E f'' is formed as such: it may be a number where E f'' is none.
+        return {"mean": p(0), "dmean_dmu": p(1), "dmean_dvar": p(2, sp.Rational(1, 2)), **spread}
 
-    def series(self, means: Sequence[int], count: int, v: int) -> dict[str, int]:
-        """The variance Σ_{k>=1} v^k/k! means[k]² and its partials, to k = ``count``; means[k] is E f^(k)."""
+    def series(self, moment: Callable[[int, int], int], count: int, v: int) -> dict[str, int]:
+        """The variance Σ_{k>=1} v^k/k! (E f^(k))² and its partials, to k = ``count``.
+
+        Args:
+            moment: (k, a power of sigma) -> their product with E f^(k).
+            count: above.
+            v: the variance.
+        """
         g = self.g
         sigma, power = g.sqrt(v), [g.const(1)]
         if count > 2:  # the second word of the root of 0 is no number
@@ -147,7 +240,7 @@ class Writer:
             power.append(g.mul(power[-1], sigma))
         for k in range(count, -1, -1):
             # Each factor with its own sigma^k: products then overflow only where the result does.
-            here, after, later = (g.mul(power[k], self.finite(means[k + j])) for j in range(3))
+            here, after, later = (moment(k + j, power[k]) for j in range(3))
             if count > 2:  # infinity times a derivative that is 0 would be no number
                 here, after, later = map(self.finite, (here, after, later))
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
@@ -162,28 +255,30 @@ class Writer:
     def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
         g = self.g
         bmu, square = g.mul(self.number(b), self.mu), self.number(b**2)
-        y = g.mul(square, self.v)
-        exponent = g.madd(y, g.const(0.5), bmu)
-        e = self.exp(g.neg(y))
-        # The root of e^(2 b mu + 2 b² v): a square times a small number overflows only at the end.
-        top = self.exp(g.add(bmu, y), self.number(a))
-        rest = self.rest(y, e)
-        var = g.mul(g.mul(top, rest), top)
+        y, half = g.mul(square, self.v), g.const(0.5)
+        exponent = g.madd(y, half, bmu)
+        rest = self.rest(y, self.decaying(g.neg(y)))
+        # The fourth root of a² e^(2 b mu + 2 b² v): four steps of one direction, the rest between them, so that what
+        # over- or underflows on the way does so in the end.
+        high, quarter = g.const(400 if self.float64 else 80), g.mul(g.add(bmu, y), half)
+        root = self.decaying(g.select(g.lt(high, quarter), high, quarter), self.number(sp.sqrt(sp.Abs(a))))
+
+        def spread(factor: int, share: sp.Expr) -> int:
+            return g.mul(g.mul(g.mul(g.mul(g.mul(factor, root), root), self.number(share)), root), root)
+
         return {
             "mean": g.add(self.exp(exponent, self.number(a)), self.number(c)),
-            "var": var,
+            "var": spread(rest, sp.Integer(1)),
             "dmean_dmu": self.exp(exponent, self.number(a * b)),
             "dmean_dvar": self.exp(exponent, self.number(a * b**2 / 2)),
-            "dvar_dmu": g.mul(self.number(2 * b), var),
-            "dvar_dvar": g.mul(g.mul(g.mul(square, top), g.add(g.const(1), rest)), top),
+            "dvar_dmu": spread(rest, 2 * b),
+            "dvar_dvar": spread(g.add(g.const(1), rest), b**2),
         }
 
     # --- sin, cos --------------------------------------------------------------------
     def angle(self, turned: int) -> tuple[int, int]:
         """Sine and cosine of an angle that single floats hold exactly."""
-        g = self.g
-        far = g.lt(g.const(_FAR), g.abs(turned))
-        return self.reduced(g.select(far, g.const(0), turned))
+        return self.reduced(turned)
 
     def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
         """Sine and cosine of by_mu·mu + by_v·v.
@@ -194,8 +289,7 @@ class Writer:
         g, turned = self.g, self.g.const(0)
         for rate, value in ((by_mu, self.mu), (by_v, self.v)):
             if rate != 0:
-                far = g.lt(g.const(_FAR / abs(mpmath.mpf(sp.N(rate)))), g.abs(value))
-                turned = g.madd(self.number(rate), g.select(far, g.const(0), value), turned)
+                turned = g.madd(self.number(rate), value, turned)
         with mpmath.workdps(50):
             n = g.neg(g.round(g.mul(turned, g.const(1 / (512 * mpmath.pi)))))
             head = mpmath.nint(512 * mpmath.pi * 4) / 4
@@ -231,7 +325,7 @@ class Writer:
         exact = sp.log(sp.Abs(b), 2).is_integer
         sine, cosine = self.angle(g.mul(self.number(b), self.mu)) if exact else self.angle_of(b, sp.Integer(0))
         y = g.mul(self.number(b**2), self.v)
-        e, root = self.exp(g.neg(y)), self.exp(g.mul(y, g.const(-0.5)))
+        e, root = self.decaying(g.neg(y)), self.decaying(g.mul(y, g.const(-0.5)))
         rest = self.rest(y, e)
         sign = 1 if kind == "sin" else -1
         value, slope = (sine, cosine) if kind == "sin" else (cosine, g.neg(sine))

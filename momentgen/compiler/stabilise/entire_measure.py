@@ -13,18 +13,16 @@ import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.oracle import evaluate
+from momentgen.compiler.stabilise.entire_graph import LARGEST, TURNED
 from momentgen.compiler.stabilise.exponentials import Moment, Terms, number
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, held
 from momentgen.compiler.stabilise.stable import ErrorMeasure
 
-__all__ = ["TURNED", "ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
+__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-_LARGEST = 3.4028234e38
-TURNED = 1e6  # angles up to there are reduced, and exponents measured
-_OVERFLOWS = 600.0  # of an exponent
 
 
 @dataclass(frozen=True)
@@ -32,12 +30,14 @@ class RelativeMeasure:
     """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
 
     With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
-    largest value that it has at that variance.
+    largest value that it has at that variance.  Beyond ``far`` of |mean| nothing is measured; what float32 does not
+    hold has to be its largest number, of the right sign.
     """
 
     bounded: bool
     amplitude: float
     rate: float
+    far: float = math.inf
 
     def allowed(self, output: str, exact: F64, var: F64) -> F64:
         """The error allowed at each point."""
@@ -60,12 +60,11 @@ class RelativeMeasure:
         return np.maximum(limit, 2.0**-126)
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        exact = held(exact)
         with np.errstate(all="ignore"):
             error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
-        beyond = ~(np.abs(exact) < _LARGEST)
-        if self.bounded:  # angles are reduced up to there
-            beyond |= np.abs(self.rate * mean.astype(np.float64)) > TURNED
-        return np.where(beyond, 0.0, np.where(np.isfinite(computed), error, np.inf))
+        error = np.where(np.isfinite(computed), error, np.inf)
+        return np.where(np.abs(mean.astype(np.float64)) > self.far, 0.0, error)
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,8 @@ class TermsMeasure:
     - partials: 1e-4 of M_1, M_2/2, 2 sqrt(s_0 s_1) and G_1 + sqrt(s_0 s_2): the sizes of E f', E f''/2, 2 Cov(f, f')
       and E f'² + Cov(f, f'').
 
-    For one term these are the exact values up to small factors; where terms cancel, they are what cancels.  Where such
-    a size is beyond float32, so are terms, and the output is not measured; the variance is while float32 holds it.
+    For one term these are the exact values up to small factors; where terms cancel, they are what cancels.  What
+    float32 does not hold has to be its largest number, of the right sign.
     """
 
     magnitudes: tuple[_Magnitude, ...]
@@ -171,13 +170,13 @@ class TermsMeasure:
         return np.maximum(np.where(np.isnan(limit), np.inf, limit), 2.0**-126)
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
+        allowed = self.allowed(output, held(exact), mean.astype(np.float64), var.astype(np.float64))
         with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / allowed
-        beyond = ~(np.abs(exact) < _LARGEST)
-        if output != "var":
-            beyond |= allowed > _LARGEST * (MEAN if output == "mean" else PARTIAL)
-        return np.where(beyond, 0.0, np.where(np.isfinite(computed), error, np.inf))
+            # Terms may be beyond float32 where what they leave is not; what surely is has no such excuse.
+            beyond = np.abs(exact) - allowed > LARGEST
+            allowed = np.where(beyond, PARTIAL * LARGEST, allowed)
+            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
+        return np.where(np.isfinite(computed), error, np.inf)
 
 
 @dataclass(frozen=True)
@@ -214,26 +213,19 @@ class ElementaryTruth(ClosedFormTruth):
 
 
 class SumTruth:
-    """Exact values from rigorous balls for a sum of terms; infinite where :class:`Within` does not look or a term is
-    beyond float64, not evaluated; survives pickling.
+    """Exact values from rigorous balls for a sum of terms; infinite where :class:`Within` does not look, not evaluated;
+    survives pickling.
     """
 
-    def __init__(self, outputs: Mapping[str, Any], moments: Mapping[str, Moment], rate: float, rate_var: float) -> None:
+    def __init__(self, outputs: Mapping[str, Any], rate: float, rate_var: float) -> None:
         self.rate, self.rate_var = rate, rate_var
-        self.groups = []
-        for of in ("mean", "var"):
-            names = [name for name in outputs if name.removeprefix("d").startswith(of)]
-            exponents = [(float(sp.re(p)), float(sp.re(q))) for p, q in moments[of].parts]
-            self.groups.append((ClosedFormTruth({name: outputs[name] for name in names}, ()), exponents))
+        self.closed = ClosedFormTruth(outputs, ())
 
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         mu, v = mean.astype(np.float64), var.astype(np.float64)
-        near = self.rate * np.abs(mu) + self.rate_var * v <= TURNED
-        result: dict[str, F64] = {}
-        for closed, exponents in self.groups:
-            inside = near & (np.max([p * mu + q * v for p, q in exponents], axis=0) < _OVERFLOWS)
-            result |= {name: np.full(mean.shape, np.inf) for name in closed.names}
-            if inside.any():
-                for name, values in closed(mean[inside], var[inside], params).items():
-                    result[name][inside] = values
+        inside = self.rate * np.abs(mu) + self.rate_var * v <= TURNED
+        result = {name: np.full(mean.shape, np.inf) for name in self.closed.names}
+        if inside.any():
+            for name, values in self.closed(mean[inside], var[inside], params).items():
+                result[name][inside] = values
         return result

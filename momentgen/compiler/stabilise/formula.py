@@ -82,7 +82,8 @@ class _Graphs:
     ) -> tuple[Graph, tuple[Polynomial, ...]]:
         forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
         defaults = {p.name: mpmath.mpf(p.default) for p in self.rule.parameters}
-        return kink_graph.build_graph(forms, defaults, precision, names)
+        settings = [{name: mpmath.mpf(value) for name, value in at.items()} for at in settings_of(self.rule)]
+        return kink_graph.build_graph(forms, defaults, precision, names, kink_graph.Traits.of(forms, settings))
 
     def _floored(self, translator: Translator, name: str) -> int:
         node = self._output(translator, name)

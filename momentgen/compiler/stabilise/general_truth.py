@@ -19,7 +19,7 @@ import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.differences import Differences
+from momentgen.compiler.stabilise.differences import PANELS, REACH, Differences
 from momentgen.symbols import Phi, S, phi, x
 
 __all__ = ["GeneralTruth"]
@@ -28,7 +28,7 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _SMALL = 0.1  # of the distance to what bends: below this sigma power series serve
-_REACH, _PANELS, _GROWTH = 9.5, 13, 3.0
+_GROWTH = 3.0
 _NODES = np.polynomial.legendre.leggauss(16)
 _LEAST = 1e-8  # of sigma: the smallest panel
 _CHUNK = 4000
@@ -105,15 +105,15 @@ class GeneralTruth:
             index = np.flatnonzero(level == one)
             steps = [0.0]
             step = 2.0**one
-            while step < 2 * _REACH:
+            while step < 2 * REACH:
                 steps += [step, -step]
                 step *= _GROWTH
             for start in range(0, index.size, _CHUNK):
                 part = index[start : start + _CHUNK]
                 at = (self.special[None, :] - mean[part][:, None]) / sigma[part][:, None]
                 cuts = (at[:, :, None] + np.array(steps)).reshape(part.size, -1)
-                even = np.broadcast_to(np.linspace(-_REACH, _REACH, _PANELS + 1), (part.size, _PANELS + 1))
-                cuts = np.sort(np.concatenate([np.clip(cuts, -_REACH, _REACH), even], axis=1), axis=1)
+                even = np.broadcast_to(np.linspace(-REACH, REACH, PANELS + 1), (part.size, PANELS + 1))
+                cuts = np.sort(np.concatenate([np.clip(cuts, -REACH, REACH), even], axis=1), axis=1)
                 yield part, cuts
 
     def expectations(self, mean: F64, var: F64, terms: Callable[[F64, F64, F64], list[F64]]) -> F64:

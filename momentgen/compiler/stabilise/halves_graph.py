@@ -116,10 +116,7 @@ class _Writer:
         degenerate = g.eq(self.v, zero)
         root = g.sqrt(g.select(degenerate, one, self.v))
         self.sigma = g.comment(g.select(degenerate, zero, root), "standard deviation")
-        inverse = g.select(degenerate, zero, g.recip(root))
-        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
-        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-        self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.inverse = g.select(degenerate, zero, g.recip(root))
         # The constant holds at the kink itself.
         self.below = g.le(self.mu, zero) if self.kind == "constant" else g.lt(self.mu, zero)
         reach = g.const(precision.reach)
@@ -127,9 +124,10 @@ class _Writer:
         beyond = g.either(g.lt(reach, raw), degenerate)
         self.t = g.comment(g.select(beyond, reach, raw), "|mean|/sigma")
         # Not t², which would double the rounding of the root in the exponent.
-        smallest = g.const(mpmath.mpf(2) ** -127)
-        size = g.abs(self.mu)
-        direct = g.mul(g.mul(size, g.recip(g.select(g.lt(self.v, smallest), smallest, self.v))), size)
+        smallest = g.const(mpmath.mpf(2) ** (-127 if precision.scaled else -1022))
+        size, tiny = g.abs(self.mu), g.lt(self.v, smallest)
+        direct = g.mul(g.mul(size, g.recip(g.select(tiny, smallest, self.v))), size)
+        direct = g.select(tiny, g.mul(raw, raw), direct)  # where 1/v overflows
         self.h = g.select(beyond, g.const(mpmath.mpf(precision.reach) ** 2), direct)
         e = self.exp(g.mul(self.h, g.const(-0.5)))
         # Beyond the reach, and at v = 0, exactly nothing: a jump squared may be large beside the smallest variances.

@@ -10,6 +10,7 @@ Errors are in ulp of the sum of the magnitudes of an output's terms: where all a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.stabilise.polynomial import polynomial_graph, polynomial_sizes
 from momentgen.compiler.stabilise.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.ulp import SMALLEST_NORMAL, unit
+from momentgen.compiler.ulp import LARGEST, SMALLEST_NORMAL, unit
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted
 from momentgen.rule_inputs import partial_names
@@ -68,7 +69,7 @@ class TermsUlp:
     """|computed - exact| in ulp of the sum of the magnitudes of the output's terms; 0 where that is subnormal.
 
     Close above the smallest normal number there is no room for second words on the way: an ulp is at least 2^-141.
-    Where the exact value is beyond float32, infinity is right.  Survives pickling.
+    What is beyond float32 has to be its largest number, of the right sign.  Survives pickling.
     """
 
     def __init__(self, graph: Graph, params: Mapping[str, float]) -> None:
@@ -98,8 +99,9 @@ class TermsUlp:
             error = np.abs(computed.astype(np.float64) - exact) / unit(scale)
         # Rounding may go up to infinity from the last numbers below.
         beyond = size > 0.999 * np.finfo(np.float32).max
-        error = np.where(np.isfinite(computed) | beyond, np.where(beyond, 0.0, error), np.inf)
-        return np.where(size >= SMALLEST_NORMAL, error, 0.0)
+        error = np.where(np.isfinite(computed), np.where(beyond, 0.0, error), np.inf)
+        lost = (np.abs(exact) > LARGEST) & (computed != np.copysign(np.float32(LARGEST), exact))
+        return np.where(size >= SMALLEST_NORMAL, np.where(lost, np.inf, error), 0.0)
 
 
 def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
@@ -148,8 +150,8 @@ def _stable(
 def _polynomial(derivation: JointDerivation) -> Stable:
     outputs = _outputs(derivation)
     partials = tuple(name for name in outputs if name not in OUTPUTS)
-    graphs = [polynomial_graph(derivation, names, saturate=True) for names in (OUTPUTS, partials)]
-    graphs += [polynomial_graph(derivation, names, saturate=False) for names in (OUTPUTS, partials)]
+    largest = LARGEST, sys.float_info.max
+    graphs = [polynomial_graph(derivation, names, most) for most in largest for names in (OUTPUTS, partials)]
     return _stable(
         derivation,
         "exact",

@@ -19,8 +19,8 @@ from sympy.printing.pycode import MpmathPrinter
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.stabilise.forms import OutputForm, T, output_forms
-from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision, build_graph, changes_sign, sign_changing
+from momentgen.compiler.stabilise.forms import OutputForm, Side, T, output_forms
+from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision, Traits, build_graph, changes_sign
 from momentgen.compiler.stabilise.kink_powers import UlpOfTerms
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.ulp import ulp_error
@@ -39,22 +39,22 @@ _REACH, _REACH_INVERSE_VARIANCE = (18.6875, 2), (19.25, 4)
 _BEYOND = 134  # binary places below 1 that outputs of a higher degree are followed to
 
 
-def sign_function(form: OutputForm, parameters: tuple[str, ...]) -> str:
-    """The negative side of a mean as a Python expression in ``t``, mpmath and the parameters, for generated code."""
-    names = {s.name: s.name for e in (form.minus.plain, *form.minus.first.values()) for s in e.free_symbols}
-    if form.minus.factor != 0 or set(names) - {*parameters, T.name}:
-        raise BuildError("", "stabilise", "a mean is linear in Phi and phi", form.minus)
+def sign_function(side: Side, parameters: tuple[str, ...]) -> str:
+    """A side of a mean as a Python expression in ``t``, mpmath and the parameters, for generated code."""
+    names = {s.name: s.name for e in (side.plain, *side.first.values()) for s in e.free_symbols}
+    if side.factor != 0 or set(names) - {*parameters, T.name}:
+        raise BuildError("", "stabilise", "a mean is linear in Phi and phi", side)
     code = MpmathPrinter({"fully_qualified_modules": False}).doprint
-    terms = [f"({code(form.minus.plain)})"]
-    terms += [f"npdf(t) * ({code(b)}) * truncated_moment({n}, t)" for n, b in form.minus.first.items()]
+    terms = [f"({code(side.plain)})"]
+    terms += [f"npdf(t) * ({code(b)}) * truncated_moment({n}, t)" for n, b in side.first.items()]
     return " + ".join(terms).replace(T.name, "t")
 
 
 class SignScalars:
     """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does; survives pickling."""
 
-    def __init__(self, source: str, parameters: tuple[str, ...]) -> None:
-        self.source, self.parameters = source, parameters
+    def __init__(self, sources: tuple[str, ...], parameters: tuple[str, ...]) -> None:
+        self.sources, self.parameters = sources, parameters
         self._cache: dict[tuple[float, ...], tuple[float, ...]] = {}
 
     def __call__(self, setting: Mapping[str, float]) -> tuple[float, ...]:
@@ -62,7 +62,8 @@ class SignScalars:
         if key not in self._cache:
             scope = {"npdf": mpmath.npdf, "truncated_moment": sign_change.truncated_moment, "mpf": mpmath.mpf}
             scope |= {name: mpmath.mpf(value) for name, value in setting.items()}
-            self._cache[key] = sign_change.expand(eval(f"lambda t: {self.source}", scope))
+            functions = [eval(f"lambda t: {source}", scope) for source in self.sources]
+            self._cache[key] = sign_change.expand(*functions)
         return self._cache[key]
 
     def focus(self, setting: Mapping[str, float]) -> tuple[float, ...]:
@@ -116,17 +117,22 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
         {"mean": derivation.mean, "var": derivation.var, **derivation.partials}, tuple(p.name for p in rule.parameters)
     )
     scalars: SignScalars | None = None
-    if sign_changing(forms, defaults):
+    settings = [{k: mpmath.mpf(w) for k, w in at.items()} for at in settings_of(rule)]
+    traits = Traits.of(forms, settings)
+    if traits.left or traits.right:
         names = tuple(defaults)
-        scalars = SignScalars(sign_function(forms["mean"], names), names)
-    measure, facts = _measure(forms, [{k: mpmath.mpf(w) for k, w in at.items()} for at in settings_of(rule)])
+        sides = [forms["mean"].minus, *([forms["mean"].plus] if traits.right else [])]
+        scalars = SignScalars(tuple(sign_function(side, names) for side in sides), names)
+    measure, facts = _measure(forms, settings)
     variants = []
     degree = forms["mean"].power
     reach = (_reach_of_powers(degree) if degree > 1 else _REACH)[0]
     for name, goal in rule.accuracy.ulp.items():
         if name != "exact" and degree > 1:  # 2 ulp of v² take 785 operations where 8 take 202
             continue
-        graphs = [build_graph(forms, defaults, _float32(forms, o, *_VARIANTS[name]), o) for o in (OUTPUTS, PARTIALS)]
+        graphs = [
+            build_graph(forms, defaults, _float32(forms, o, *_VARIANTS[name]), o, traits) for o in (OUTPUTS, PARTIALS)
+        ]
         fits = [polynomial for _, made in graphs for polynomial in made]
         variants.append(
             Stable(
@@ -192,5 +198,5 @@ def _near_sign_change(scalars: SignScalars | None) -> dict[str, Any]:
         return {}
     lines = ["from mpmath import mpf, npdf", "", "from momentgen.sign_change import expand, truncated_moment", ""]
     lines += [f"{p} = mpf({p})  # exact from here on" for p in scalars.parameters]
-    lines.append(f"return expand(lambda t: {scalars.source})")
+    lines.append(f"return expand({', '.join(f'lambda t: {source}' for source in scalars.sources)})")
     return {"scalars": scalars, "focus": scalars.focus, "scalars_source": "\n".join(lines)}

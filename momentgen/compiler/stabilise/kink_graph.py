@@ -29,9 +29,10 @@ from momentgen.compiler.stabilise import kink_powers
 from momentgen.compiler.stabilise.forms import OutputForm, Side, T
 from momentgen.compiler.stabilise.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
 from momentgen.compiler.stabilise.stable import OUTPUTS
+from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 
-__all__ = ["FLOAT64", "Precision", "build_graph", "changes_sign", "sign_changing"]
+__all__ = ["FLOAT64", "Precision", "Traits", "build_graph", "changes_sign"]
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,26 @@ class _Writer:
         return self.times_factors(self.g.const(1))
 
     # --- outputs -----------------------------------------------------------------
+    def steep_variance(self, form: OutputForm, params: Mapping[str, Any]) -> int:
+        """The variance of an f that is steeper than x: of a part of sigma² where that is huge."""
+        g, before, one = self.g, (self.v, self.raised), self.g.const(1)
+        # A tail that is small beside sigma² has no room to be made smaller, and no need.
+        slopes = [self.expression(side.plain) for side in (form.minus, form.plus)]
+        steep = g.lt(one, g.select(self.negative, *slopes))
+        near = g.either(steep, g.lt(self.t, g.const(4)))
+        huge = g.both(g.lt(g.const(mpmath.mpf(2) ** 60), self.v), near)
+        down, up = (g.select(huge, g.const(mpmath.mpf(2) ** k), one) for k in (-32, 32))
+        self.v, self.raised = g.mul(self.v, down), g.mul(self.raised, down)
+        value = g.mul(self.output(form, params), up)
+        self.v, self.raised = before
+        return self.saturated(value)
+
+    def saturated(self, value: int) -> int:
+        """At most the largest number in size."""
+        g = self.g
+        top, low = g.const(LARGEST), g.const(-LARGEST)
+        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+
     def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
         g = self.g
         parity = form.parity
@@ -253,14 +274,19 @@ class _Writer:
             main = g.select(self.negative, g.neg(main), main)
         return main
 
-    def near_sign_change(self, main: int) -> int:
-        """sigma^p·d·P(d), d = t - t0, p the degree of f, on the negative side where |d| is small.
+    def near_sign_change(self, main: int, traits: Traits) -> int:
+        """sigma^p·d·P(d), d = t - t0, p the degree of f, on the side of the zero where |d| is small.
 
         See :mod:`momentgen.sign_change`.
         """
         g = self.g
         width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
-        near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
+        if traits.right:  # at is t0 for a zero at mu < 0, and -t0 for one at mu > 0
+            side = g.select(self.negative, self.t, g.neg(self.t))
+            near = g.both(g.lt(g.const(0), g.mul(side, at)), g.lt(g.abs(g.sub(side, at)), width))
+            at = g.abs(at)
+        else:
+            near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
         # x² - t0² w = (x - t0 s)(x + t0 s), and t - t0 = (x - t0 s)/s.
         gap = g.square_difference(self.x, self.w, square, rest)
         distance = g.comment(g.mul(gap, g.recip(g.mul(self.s, g.madd(at, self.s, self.x)))), "t - t0")
@@ -374,8 +400,43 @@ class _Writer:
         return z
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What f does at one setting of the parameters or another.
+
+    Attributes:
+        left, right: whether the mean, of a degree of at least 1, has a zero on that side of the kink.
+        steep: whether f, of degree 1, is steeper than x: its moments may overflow where those of x do not.
+    """
+
+    left: bool = False
+    right: bool = False
+    steep: bool = False
+
+    @staticmethod
+    def of(forms: Mapping[str, OutputForm], settings: Sequence[Mapping[str, Any]]) -> Traits:
+        """Of the forms of a rule."""
+        form, spread = forms["mean"], forms["var"]
+        left = right = False
+        if form.power > 0 and form.parity is None:
+            left, right = (any(changes_sign(side, at) for at in settings) for side in (form.minus, form.plus))
+        steep = False
+        if form.power == 1:
+            plains = [sp.sympify(side.plain) for side in (spread.plus, spread.minus)]
+            slopes = [plain.subs({s: at[s.name] for s in plain.free_symbols}) for plain in plains for at in settings]
+            steep = any(bool(sp.Abs(slope) > 1) for slope in slopes)
+        return Traits(left, right, steep)
+
+
+PLAIN = Traits()
+
+
 def build_graph(
-    forms: Mapping[str, OutputForm], parameters: Mapping[str, Any], precision: Precision, outputs: tuple[str, ...]
+    forms: Mapping[str, OutputForm],
+    parameters: Mapping[str, Any],
+    precision: Precision,
+    outputs: tuple[str, ...],
+    traits: Traits = PLAIN,
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of the named outputs, and the polynomials fitted for it.
 
@@ -384,8 +445,9 @@ def build_graph(
         parameters: the rule's parameters and a representative value of each (its default), for conditioning.
         precision: float32 or float64, and how close the fits must be.
         outputs: which of the six outputs, in the order of the signature.
+        traits: what f does; float64 does without.
     """
-    derived = sign_change.NAMES if precision.scaled and sign_changing(forms, parameters) else ()
+    derived = sign_change.NAMES if precision.scaled and (traits.left or traits.right) else ()
     graph = Graph(("mean", "var"), (*parameters, *derived))
     writer = _Writer(graph, precision, forms["mean"].power)
     orders: set[int] = set()
@@ -394,20 +456,18 @@ def build_graph(
         for side in sides:
             orders |= {*side.first, *side.left, *side.right}
     writer.need(orders)
+    steep = traits.steep and precision.scaled
     for name in outputs:
-        value = writer.output(forms[name], parameters)
+        value = writer.steep_variance(forms[name], parameters) if steep and name == "var" else None
+        value = writer.output(forms[name], parameters) if value is None else value
         if derived and name == "mean":
-            value = writer.near_sign_change(value)
+            value = writer.near_sign_change(value, traits)
         if writer.degree > 1:
             value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
+        elif steep and name == "mean":
+            value = writer.saturated(value)
         graph.output(name, value)
     return graph, tuple(writer.fits)
-
-
-def sign_changing(forms: Mapping[str, OutputForm], parameters: Mapping[str, Any]) -> bool:
-    """Whether the mean, of a degree of at least 1, changes sign inside the negative side at the parameters given."""
-    form = forms["mean"]
-    return form.power > 0 and form.parity is None and changes_sign(form.minus, parameters)
 
 
 def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:

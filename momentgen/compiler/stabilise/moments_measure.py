@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.stable import PARTIALS
+from momentgen.compiler.ulp import LARGEST
 
-__all__ = ["MEAN", "MEAN_SPREAD", "PARTIAL", "VARIANCE", "MomentsMeasure", "measure_for"]
+__all__ = ["MEAN", "MEAN_SPREAD", "PARTIAL", "VARIANCE", "MomentsMeasure", "held", "measure_for"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -83,9 +84,13 @@ class MomentsMeasure:
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
         with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / allowed
-        beyond = np.abs(exact) > 3.4028235e38
-        return np.where(np.isfinite(computed), error, np.where(beyond, 0.0, np.inf))
+            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
+        return np.where(np.isfinite(computed), error, np.inf)
+
+
+def held(exact: F64) -> F64:
+    """What the exact values are to be in float32: beyond its range the largest number, of the right sign."""
+    return np.clip(exact, -LARGEST, LARGEST)
 
 
 def measure_for(f: Activation, reference: Reference) -> MomentsMeasure:

@@ -29,6 +29,7 @@ from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.mills import integrals
 from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
+from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
@@ -61,6 +62,9 @@ class Branches:
     heat: int
 
 
+_LEAP = 1e-12  # the branches differ by that much but for rounding
+
+
 class PiecewiseWriter(SurrogateWriter):
     """Writes both forms."""
 
@@ -73,16 +77,15 @@ class PiecewiseWriter(SurrogateWriter):
         self.degenerate = g.eq(self.small, zero)
         root = g.sqrt(g.select(self.degenerate, one, self.small))
         self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
-        inverse = g.select(self.degenerate, zero, g.recip(root))
-        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
-        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-        self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.inverse = g.select(self.degenerate, zero, g.recip(root))
         self.gaps = [self.gap(kink) for kink in branches.kinks]
         self.below = [
             g.le(gap, zero) if closed else g.lt(gap, zero)
             for gap, closed in zip(self.gaps, branches.closed, strict=True)
         ]
         self.turns = [g.select(b, one, g.const(-1)) for b in self.below]
+        #: whether f jumps somewhere
+        self.leaps = any(len(row) > 0 and abs(row[0]) > _LEAP for row in branches.jumps)
         self._powers: dict[int, int] = {0: one}
         self._p: dict[int, int] = {}
 
@@ -150,7 +153,12 @@ class PiecewiseWriter(SurrogateWriter):
         if n not in self._powers:
             g = self.g
             step, before = (self.sigma, n - 1) if n > 0 else (self.inverse, n + 1)
-            self._powers[n] = g.mul(self.power(before), step)
+            value = g.mul(self.power(before), step)
+            if n <= -2 and self.precision.scaled:
+                # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+                cap = g.const(mpmath.mpf(2) ** 127 * (1 + mpmath.mpf(2) ** -20))
+                value = g.select(g.lt(cap, value), cap, value)
+            self._powers[n] = value
         return self._powers[n]
 
     @cached_property
@@ -288,7 +296,16 @@ class PiecewiseWriter(SurrogateWriter):
             value = far[name]
             if name in ("dmean_dmu", "dvar_dmu"):
                 value = g.mul(self.turn, value)
-            g.output(name, g.select(self.near, close[name], value))
+            value = g.select(self.near, close[name], value)
+            g.output(name, self.finite(value) if self.leaps else value)
+
+    def finite(self, value: int) -> int:
+        """At most the largest float32 in size: a jump over sigma, squared, may be more."""
+        g = self.g
+        if not self.precision.scaled:
+            return value
+        top, low = g.const(LARGEST), g.const(-LARGEST)
+        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
 
 
 class _Translator:

@@ -16,24 +16,23 @@ from sympy.core.sorting import default_sort_key
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.stable import OUTPUTS
-from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 
 __all__ = ["parameter_node", "polynomial_graph", "polynomial_sizes"]
 
 
-def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], *, saturate: bool) -> Graph:
+def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
     """The graph of the named outputs.
 
     Args:
         derivation: of the rule.
         outputs: names, as :attr:`~momentgen.compiler.stabilise.Stable.outputs` has them.
-        saturate: whether a partial beyond float32 is its largest number, so that gradients stay finite.
+        largest: the largest number of the dtype, which stands for all beyond it.
     """
     writer = _Polynomials(derivation)
     for name in outputs:
-        node = writer.output(name)
-        writer.g.output(name, writer.saturated(node) if saturate and name not in OUTPUTS else node)
+        node = writer.saturated(writer.output(name), largest, positive=name == "var")
+        writer.g.output(name, writer.like_inputs(node) if name in OUTPUTS else node)
     return writer.g
 
 
@@ -119,15 +118,17 @@ class _Polynomials:
         total = self.g.const(0)
         for node in self.terms(name):
             total = self.plus(total, node)
-        return self.like_inputs(total) if name in OUTPUTS else total
+        return total
 
-    def saturated(self, node: int) -> int:
-        """The node, at most the largest float32 in size; a gradient of 0 times infinity would be NaN."""
+    def saturated(self, node: int, largest: float, *, positive: bool) -> int:
+        """The node, at most ``largest`` in size; a gradient of 0 times infinity would be NaN."""
         g = self.g
-        if g.nodes[node].kind not in ("mul", "madd", "add"):
+        if g.nodes[node].kind not in ("mul", "madd", "add", "sub"):
             return node
-        most, least = g.const(LARGEST), g.const(-LARGEST)
-        return g.select(g.lt(most, node), most, g.select(g.lt(node, least), least, node))
+        most, least = g.const(largest), g.const(-largest)
+        if not positive:
+            node = g.select(g.lt(node, least), least, node)
+        return g.select(g.lt(most, node), most, node)
 
     def plus(self, total: int, term: int) -> int:
         node = self.g.nodes[term]

@@ -85,9 +85,8 @@ class QuadratureWriter(SurrogateWriter):
         self.degenerate = g.eq(self.small, zero)
         root = g.sqrt(g.select(self.degenerate, one, self.small))
         self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
-        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-        inverse = g.select(self.degenerate, cap, g.recip(root))
-        self.inverse = g.select(g.lt(cap, inverse), cap, inverse)
+        cap = g.const(mpmath.mpf(2) ** 75)  # more than any other
+        self.inverse = g.select(self.degenerate, cap, g.recip(root))
         edge = g.const(float(np.float32(hold)))
         self.at = self.clamp(self.mu, g.neg(edge), edge)
         self.gaps = [self.gap(kink) for kink in kinks]  # kink - mu

@@ -29,7 +29,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph, Node
 from momentgen.compiler.stabilise.activation import Line
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN
+from momentgen.compiler.stabilise.moments_measure import MEAN, held
 from momentgen.compiler.stabilise.polynomial import parameter_node
 from momentgen.compiler.stabilise.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
 from momentgen.compiler.stabilise.stable import ErrorMeasure, Stable, Truth, settings_of
@@ -106,9 +106,8 @@ class RescaledMeasure:
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
         with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / allowed
-        beyond = np.abs(exact) > 3.4028235e38
-        error = np.where(np.isfinite(computed), error, np.where(beyond, 0.0, np.inf))
+            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
+        error = np.where(np.isfinite(computed), error, np.inf)
         return np.where(var.astype(np.float64) < 2.0**-127 * self.units.width**2, 0.0, error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import partial_names
 
-__all__ = ["OUTPUTS", "PARTIALS", "ErrorMeasure", "Stable", "Truth", "settings_of"]
+__all__ = ["OUTPUTS", "PARTIALS", "Edge", "ErrorMeasure", "Stable", "Truth", "limits_of", "settings_of"]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
@@ -25,6 +25,17 @@ PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 Truth = Callable[..., Mapping[str, npt.NDArray[np.float64]]]
 #: (output name, computed, exact, a float32 array an input) -> error of each element, in the goal's unit
 ErrorMeasure = Callable[..., npt.NDArray[np.float64]]
+
+
+class Edge(Protocol):
+    """Where a variant gives up: what goes into it has lost its digits, and outputs and partials are NaN."""
+
+    @property
+    def words(self) -> str:
+        """The inputs for which they are NaN; empty if there are none."""
+
+    def inside(self, mean: npt.NDArray[np.float64], var: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Whether they are certainly numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Stable:
         slack: how far the mean at v = 0 may be from f(mu), over max(1, |f(mu)|), beyond the rounding of f.
         unit_at: what the slack is to be multiplied by at a setting.
         domain: name of an input -> the domain that bounds hold on, in words, where it is not that of all rules.
+        edge: beyond which outputs and partials are NaN; None where they are numbers for every finite input.
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, a mixture's weights).
         doc: how the variant was obtained, in a line or two.
@@ -82,6 +94,7 @@ class Stable:
     slack: float = 0.0
     unit_at: Callable[[Mapping[str, float]], float] = lambda setting: 1.0
     domain: Mapping[str, str] = field(default_factory=dict)
+    edge: Edge | None = None
     reach: float = math.inf
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +118,21 @@ class Stable:
         measure = self.measure if measure_at is None else measure_at(setting)
         one: Callable[[Mapping[str, float]], float] = lambda setting: 1.0  # noqa: E731
         return replace(self, measure=measure, slack=self.slack * self.unit_at(setting), unit_at=one)
+
+
+def limits_of(stable: Stable) -> dict[str, str]:
+    """What a variant gives where it has no number for an answer, in words, for the certificate's domain.
+
+    ``nan``: the inputs for which outputs and partials are NaN, in the names of the op's inputs; "nowhere" if there are
+    none.  ``overflow``: what stands for a result beyond the range of the kernel's dtype.  ``tiny``: what partials are
+    at variances too small for 1/v.
+    """
+    edge = "" if stable.edge is None else stable.edge.words
+    return {
+        "nan": edge or "nowhere",
+        "overflow": "the largest number of the right sign",
+        "tiny": "at 0 < var < 2^-127 partials may count terms in 1/var as at 2^-127",
+    }
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:

@@ -1,0 +1,170 @@
+"""What the ops ought to give anywhere in the range of float: exact values, tolerances, and where NaN is the answer.
+
+Exact values are those of ball arithmetic (of a closed form, or of f itself on panels), at v = 0 those of f at a
+rational number.  Tolerances are what a certificate's goal says, from what f is: its steepness, range and jumps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+import torch
+
+import momentgen.generated
+from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.oracle import ball_function, evaluate
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise_joint, ways
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.general_truth import GeneralTruth
+from momentgen.compiler.stabilise.mixture import Tolerance
+from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth, logistic_truth
+from momentgen.compiler.stabilise.moments_measure import PARTIAL, MomentsMeasure
+from momentgen.compiler.stabilise.settled import Settled
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.ulp import is_normal, unit
+from momentgen.rule import Rule, load_rules
+from momentgen.rule_inputs import input_symbols, partial_names
+from momentgen.runtime import Op
+
+F64 = npt.NDArray[np.float64]
+Points = tuple[F64, ...]
+Values = Mapping[str, F64]
+Errors = Callable[[str, F64, F64, Points], F64]
+ROOT = Path(__file__).parents[2]
+LARGEST = {torch.float32: float(np.finfo(np.float32).max), torch.float64: float(np.finfo(np.float64).max)}
+_SMALLEST = 2.0**-126
+_MEANS = 1.25  # the largest partial over all means is looked for at some of them
+_MAX = LARGEST[torch.float32]
+
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in load_rules(ROOT / "rules") if isinstance(rule, Rule)}
+OPS: Mapping[str, Op] = {name: op for name in RULES if isinstance(op := getattr(momentgen.generated, name, None), Op)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One op at its parameters' defaults.
+
+    Attributes:
+        rule: of the op.
+        truth: exact values at float64 points, variances positive.
+        errors: (output, computed, exact, points) -> errors over what the certificate's goal allows.
+        jumps: whether f jumps.
+    """
+
+    rule: Rule
+    truth: Callable[..., Values]
+    errors: Errors
+    jumps: bool = False
+
+    def at_point(self, *means: F64) -> F64:
+        """f, exactly and then rounded, at float64 means."""
+        symbols = input_symbols(self.rule.inputs)
+        f = self.rule.f.subs({p.symbol: sp.Rational(float(p.default or 0.0)) for p in self.rule.parameters})
+        rows = zip(*means, strict=True)
+        exact = [f.subs({s: sp.Rational(float(m)) for s, m in zip(symbols, row, strict=True)}) for row in rows]
+        return np.array([float(sp.N(value, 30)) for value in exact])
+
+
+@functools.cache
+def subject(name: str) -> Subject:
+    """The op of a rule."""
+    rule, way = RULES[name], str(OPS[name].certificate().method.get("way", ""))
+    if len(rule.inputs) > 1 or rule.noise is not None:
+        stable, *_ = stabilise_joint(derive_joint(rule))
+        return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
+    if rule.surrogate is not None:
+        exact = bernoulli_truth if rule.bernoulli else logistic_truth
+        limits = (rule.accuracy.mean_abs or 0.0, rule.accuracy.var_abs or 0.0)
+        allowed = Tolerance(*limits, np.inf, (0.0, -1.0, 0.0), rule.bernoulli)
+        return Subject(
+            rule,
+            lambda mean, var: exact(mean, var, {}),
+            lambda output, computed, want, points: np.abs(computed - want) / allowed.allowed(output, want, *points),
+        )
+    derivation = derive(rule)
+    if way in ("Owen's T", "draw of 0 or 1"):
+        stable, *_ = next(ways(derivation, way))
+        return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
+    f = Settled.of(rule).at(rule.defaults)
+    truth = _truth(rule, derivation, f)
+    if way == "elementary":
+        stable, *_ = next(ways(derivation, way))
+        return _measured(rule, stable, truth)
+    if way == "homogeneous":
+        return Subject(rule, truth, _in_ulp(rule.accuracy.ulp["exact"]), bool(f.jumps))
+    return Subject(rule, truth, _Tolerance(f), bool(f.jumps))
+
+
+def _truth(rule: Rule, derivation: Any, f: Activation) -> Callable[..., Values]:
+    """Of the closed form where its terms do not cancel far out, else of f."""
+    if derivation.mean is None or (derivation.mean.has(sp.exp) and f.kinks):
+        panels = BallTruth(f)
+        return lambda mean, var: panels(mean, var, {})
+    settled = Settled.of(rule).values(rule.defaults)
+    outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
+    balls = ball_function([e.subs(settled) for e in outputs.values()], ["mu", "v"])
+    return lambda mean, var: dict(zip(outputs, evaluate(balls, {"mu": mean, "v": var}).value, strict=True))
+
+
+def _measured(rule: Rule, stable: Any, truth: Callable[..., Values]) -> Subject:
+    """By the measure of the certificate."""
+    measure = stable.at(rule.defaults).measure
+
+    def errors(output: str, computed: F64, exact: F64, points: Points) -> F64:
+        narrow = [p.astype(np.float32) for p in points]
+        return np.asarray(measure(output, computed.astype(np.float32), exact, *narrow)) / stable.goal
+
+    return Subject(rule, truth, errors)
+
+
+def _in_ulp(goal: float) -> Errors:
+    def errors(output: str, computed: F64, exact: F64, points: Points) -> F64:
+        return np.asarray(np.abs(computed - exact) / np.where(is_normal(exact), goal * unit(exact), _SMALLEST))
+
+    return errors
+
+
+class _Tolerance:
+    """The tolerance of activations, the largest partials found at the variances asked for."""
+
+    def __init__(self, f: Activation) -> None:
+        self.f = f
+        self.measure = MomentsMeasure(f.lipschitz, f.span, f.jumps, {})
+        self.reference = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
+
+    def __call__(self, output: str, computed: F64, exact: F64, points: Points) -> F64:
+        mean, var = points
+        allowed = self.partial(output, var) if output in PARTIALS else self.measure.allowed(output, exact, mean, var)
+        return np.asarray(np.abs(computed - exact) / allowed)
+
+    def partial(self, output: str, var: F64) -> F64:
+        """1e-4 of the largest value over the mean."""
+        f, sigma = self.f, np.sqrt(var)[:, None]
+        far = np.sinh(np.linspace(-4, 4, 81)) / np.sinh(4)
+        places = np.array([f.centre, *f.kinks])
+        near = (places[:, None] + np.linspace(-2, 2, 9)[None, :] * sigma[:, :, None]).reshape(len(var), -1)
+        means = np.concatenate([f.centre + (12 * f.length + 6 * sigma) * far[None, :], near], axis=1)
+        every = np.broadcast_to(var[:, None], means.shape)
+        values = self.reference.outputs(means.ravel(), every.ravel())[output]
+        largest = np.abs(values).reshape(means.shape).max(axis=1)
+        limit = np.maximum(_MEANS * PARTIAL * largest, _SMALLEST)
+        return np.asarray(np.maximum(limit, _SMALLEST * (1 + var)) if output.startswith("dvar") else limit)
+
+
+def computed(op: Op, points: Points, dtype: torch.dtype) -> Values:
+    """Outputs and partials as a user gets them."""
+    leaves = [torch.from_numpy(p).to(dtype).requires_grad_() for p in points]
+    moments = op(*leaves)
+    found = {name: value.detach().double().numpy() for name, value in zip(OUTPUTS, moments, strict=True)}
+    for k, value in enumerate(moments):
+        gradients = torch.autograd.grad(value.sum(), leaves, retain_graph=True)
+        for names, gradient in zip(partial_names(op.input_names).values(), gradients, strict=True):
+            found[names[k]] = gradient.double().numpy()
+    return found
