@@ -21,7 +21,7 @@ class Steps:
 
     Args:
         least: on the CPU, at least: with fewer Python would take longer than the arithmetic.
-        most: on the CPU, at most: tensors of a slice should stay in the cache.
+        most: on the CPU, at most for each thread: tensors of a slice should stay in its cache.
         share: in between, this part of all elements, so that memory stays in proportion to theirs.
         device: on another device.
     """
@@ -35,7 +35,7 @@ class Steps:
         """For the elements of ``tensor``."""
         if tensor.device.type != "cpu":
             return self.device
-        return min(self.most, max(self.least, tensor.numel() // self.share))
+        return min(self.most * torch.get_num_threads(), max(self.least, tensor.numel() // self.share))
 
 
 #: where no derivative is asked for: some fifty tensors live at a time

@@ -22,7 +22,7 @@ from momentgen.rule import Accuracy, Parameter, Rule, x
 WOBBLING = x * sympy.sin(x) * sympy.tanh(x)  # neither elementary, nor near a line far out
 OPEN = Parameter("k", default=0.1, low=0.0, high=float("inf"))
 LOOSE = Accuracy(ulp={"exact": 400.0})  # all in single precision: quick to compile
-FILES = {"__init__.py", "exact.c", "exact.json", "exact_torch.py", "exact_triton.py"}
+FILES = {"__init__.py", "exact.c", "exact.json", "exact_float64.c", "exact_torch.py", "exact_triton.py"}
 
 
 def quick() -> Rule:

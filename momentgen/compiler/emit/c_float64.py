@@ -42,7 +42,7 @@ _PRELUDE = f"""\
 #define INLINE static inline __attribute__((always_inline))"""
 
 _EXP = """\
-// exp(x) to 0.8 units in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
+// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
     const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
@@ -215,12 +215,17 @@ class _Kernel:
                 at = f"{self.sums[accumulator]}[i]"
                 text = at
                 for place, (value, weight) in enumerate(pairs):
-                    text = f"FMA({writer.argument(value)}, {writer.argument(weight)}, {text})"
-                    if len(text) > _LONGEST or place == len(pairs) - 1:
-                        writer.lines.append(f"{at} = {text};")
+                    writer.shorten((value, weight))
+                    added = f"FMA({writer.argument(value)}, {writer.argument(weight)}, "
+                    if len(added) + len(text) > _LONGEST:
+                        writer.lines += [f"{at} = {text};"] if text != at else []
                         text = at
+                    text = f"{added}{text})"
+                    if place == len(pairs) - 1:
+                        writer.lines.append(f"{at} = {text};")
         for name, text in results.items():
             pieces = text.split("@")
+            writer.shorten([int(piece) for piece in pieces[1::2]])
             pieces[1::2] = [writer.atom(int(piece)) for piece in pieces[1::2]]
             writer.lines.append(f"{name}[i] = {''.join(pieces)};")
         lines += [inner + line for line in writer.lines]
@@ -320,6 +325,7 @@ class _Writer:
     def item(self, index: int) -> None:
         """Write an operation, or keep it for where it is read."""
         item, kernel = self.items[index], self.kernel
+        self.shorten(item.args)
         text = self._text(item)
         condition = kernel.form.is_condition(index)
         if index in kernel.shared:
@@ -332,6 +338,17 @@ class _Writer:
             return
         self.names[index] = f"t{len(self.names)}"
         self.lines.append(f"const {'_Bool' if condition else 'double'} {self.names[index]} = {text};")
+
+    def shorten(self, args: Sequence[int]) -> None:
+        """Give names to expressions that would make a line too long together, the longest first."""
+        waiting = sorted((a for a in args if a in self.inline), key=lambda a: -len(self.inline[a]))
+        while waiting and sum(len(self.inline.get(a) or self._name(a)) for a in args) > _LONGEST - 10:
+            self._give_name(waiting.pop(0))
+
+    def _give_name(self, index: int) -> None:
+        name = self.names[index] = f"t{len(self.names)}"
+        kind = "_Bool" if self.kernel.form.is_condition(index) else "double"
+        self.lines.append(f"const {kind} {name} = {self.inline.pop(index)};")
 
     def _text(self, item: Item) -> str:
         if item.kind == "polynomial":
@@ -348,8 +365,7 @@ class _Writer:
         if item.kind == "times_exp_mantissa":
             return _FORMAT[item.kind].format(self.atom(item.args[0]), self.argument(item.args[1]))
         if item.kind == "half_square" and item.args[0] in self.inline:
-            self.names[item.args[0]] = f"t{len(self.names)}"
-            self.lines.append(f"const double {self.names[item.args[0]]} = {self.inline.pop(item.args[0])};")
+            self._give_name(item.args[0])
         if item.kind == "same":
             return self.argument(item.args[0])
         return _FORMAT[item.kind].format(*map(self.atom, item.args))

@@ -168,6 +168,9 @@ class _Function:
             else:
                 for index in part.items:
                     self._item(index)
+        for index in (self.form.outputs[output] for output in outputs):
+            if index in self.inline and len(self.inline[index][0]) > _LONGEST // 3:
+                self._give_name(index)
         return self.lines, [self._output(self.form.outputs[output]) for output in outputs]
 
     def _output(self, index: int) -> str:
@@ -224,13 +227,23 @@ class _Function:
         if any(a in self.tensors for a in item.args):
             self.tensors.add(index)
         if item.kind in ("half_square", "abs") and item.args[0] in self.inline:  # read more than once
-            text, self.read = self.inline.pop(item.args[0])
-            self._name(item.args[0], text)
+            self._give_name(item.args[0])
+        self._shorten(item.args)
         text = self._expression(item, index in self.tensors)
         if self.uses[index] == 1 and index not in self.crossing and len(text) <= _LONGEST:
             self.inline[index], self.read = (text, self.read), []
         else:
             self._name(index, text)
+
+    def _shorten(self, args: Sequence[int]) -> None:
+        """Give names to expressions that would make a line too long together, the longest first."""
+        waiting = sorted((a for a in args if a in self.inline), key=lambda a: -len(self.inline[a][0]))
+        while waiting and sum(len(self.inline[a][0]) if a in self.inline else 8 for a in args) > _LONGEST - 22:
+            self._give_name(waiting.pop(0))
+
+    def _give_name(self, index: int) -> None:
+        text, self.read = self.inline.pop(index)
+        self._name(index, text)
 
     def _atom(self, index: int, bare: bool = False) -> str:
         """What stands for a value as an operand, or, ``bare``, between commas."""
