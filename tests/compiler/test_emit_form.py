@@ -120,6 +120,27 @@ def test_atoms_are_a_loop_and_mean_the_same(atoms: int, derivatives: int, irregu
         np.testing.assert_allclose(got, want[name], rtol=1e-11, atol=1e-14)
 
 
+def test_a_sum_that_its_own_atoms_wait_for_is_no_loop() -> None:
+    g, tables = Graph(inputs=("mean", "var")), Tables()
+    widths = [g.sqrt(g.add(g.input("var"), g.const(0.1 * k))) for k in range(1, 6)]
+    atoms = []
+    for width in widths:
+        t = g.mul(g.input("mean"), g.recip(width))
+        e = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
+        atoms.append((g.mul(e, t), g.mul(e, width)))
+    first = g.const(0)
+    for k, (value, _) in enumerate(atoms):
+        first = g.madd(g.const(0.2 + k), value, first)
+    positive, second = g.lt(g.const(0), first), g.const(1)
+    for k, (_, value) in enumerate(atoms):
+        second = g.madd(g.select(positive, g.const(0.3 + k), g.const(0.4 + k)), value, second)
+    g.output("mean", first)
+    g.output("var", second)
+    want, got = outputs_float64(g, POINTS), evaluated(form_of(g, tables), tables, POINTS)
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-12)
+
+
 def test_two_forms_share_the_columns_of_their_tables() -> None:
     graph, tables = sum_of_atoms(6, 3), Tables()
     form_of(graph, tables)

@@ -16,7 +16,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from momentgen.compiler.real import CONDITIONS, Graph
@@ -140,7 +140,11 @@ def form_of(graph: Graph, tables: Tables | None = None) -> Form:
     >>> [form.items[i].payload for i in form.parts[0].items]
     [(4.0, 3.0, 2.0, 1.0)]
     """
-    return _Finder(graph, tables or Tables()).form()
+    tables = Tables() if tables is None else tables
+    try:
+        return _Finder(graph, tables).form()
+    except CycleError:  # what a loop would add up is needed within it
+        return _Finder(graph, tables).form(loops=False)
 
 
 @dataclass(frozen=True)
@@ -210,20 +214,20 @@ class _Finder:
                 stack.extend(self.items[index].args)
         return sorted(needed)
 
-    def form(self) -> Form:
+    def form(self, loops: bool = True) -> Form:
         self._polynomials()
         self._weights_behind()
         self.items = {index: self.items[index] for index in self._live()}
         clusters, chains = self._clusters()
-        groups = self._alike(self._turns(clusters, chains))
+        groups = self._alike(self._turns(clusters, chains)) if loops else []
         summed: dict[int, set[int]] = defaultdict(set)  # of a sum: the values that loops add to it
         for turn in itertools.chain(*groups):
             for root, pairs in turn.sums.items():
                 summed[root] |= {value for value, _ in pairs}
-        loops = [self._loop(group) for group in groups]
+        made = [self._loop(group) for group in groups]
         accumulators = {root: self._accumulator(root, chains[root], values) for root, values in summed.items()}
-        loops = [Loop(each.turns, each.items, {accumulators[r]: p for r, p in each.sums.items()}) for each in loops]
-        form = Form(self.graph.inputs, self.graph.params, self.items, self._parts(loops), self.outputs)
+        made = [Loop(each.turns, each.items, {accumulators[r]: p for r, p in each.sums.items()}) for each in made]
+        form = Form(self.graph.inputs, self.graph.params, self.items, self._parts(made), self.outputs)
         form.comments = {i: text for i, text in self.graph.comments.items() if i in self.items}
         return form
 
