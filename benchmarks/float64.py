@@ -88,6 +88,8 @@ def main() -> None:
             )
             table.add_row(rule, direction, f"{1e9 * one['float32']:.2f}", f"{double:.1f} ×", f"{form:.0f} ×")
     console.print(table)
+    found = {"environment": environment(), "elements": arguments.elements, "rounds": arguments.rounds, "results": rows}
+    save("float64", found)  # memory takes minutes more
     memory = [
         {"rule": rule, "compiler": compiler, "bytes_an_element": bytes_an_element(rule, arguments.elements, compiler)}
         for rule in arguments.memory.split(",")
@@ -95,8 +97,7 @@ def main() -> None:
         for compiler in (True, False)
     ]
     console.print(memory)
-    found = {"environment": environment(), "elements": arguments.elements, "rounds": arguments.rounds}
-    save("float64", {**found, "results": rows, "memory": memory})
+    save("float64", {**found, "memory": memory})
 
 
 def contestants(op: Op, direction: str, n: int) -> dict[str, Callable[[], object]]:
