@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 
 from momentgen.compiler.derive import derive, derive_joint
-from momentgen.compiler.emit import Header, render_c, render_triton
+from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.evidence import Evidence
@@ -139,7 +139,10 @@ def compile_rule(
         files[f"{stable.variant}.c"] = render_c(programs, header)
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
         summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
-        files[f"{stable.variant}_torch.py"] = render_torch(stable, header, summary)
+        wide = _header(rule, one, float64=True)
+        files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
+        name = f"{rule.name}_{stable.variant}_float64"
+        files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
         files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, one), indent=1) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
         operations = {"forward": one.forward.operations, "backward": one.backward.operations}
@@ -204,8 +207,14 @@ def _outcome(
     return outcome, missed
 
 
-def _header(rule: Rule, compiled: Certified) -> Header:
+def _header(rule: Rule, compiled: Certified, float64: bool = False) -> Header:
+    """The comment that opens a file; of the float64 forms, which the certificate does not measure, without it."""
     stable = compiled.stable
+    summary = [f"f(x) = {rule.f}"]
+    if rule.citation:
+        summary.append(rule.citation)
+    if float64:
+        return Header(rule.name, stable.variant, rule.digest, library_versions(), {}, (), tuple(summary))
     lines = [
         f"{name:<11} {bound.error:.3g} {stable.unit}, worst at "
         + ", ".join(f"{k} = {w:.9g}" for k, w in bound.at.items())
@@ -214,9 +223,6 @@ def _header(rule: Rule, compiled: Certified) -> Header:
     lines.append(
         f"against exact values at {compiled.points} points over all of float32; details in {stable.variant}.json"
     )
-    summary = [f"f(x) = {rule.f}"]
-    if rule.citation:
-        summary.append(rule.citation)
     return Header(
         rule.name,
         stable.variant,

@@ -1,7 +1,9 @@
 """Derivatives of the opaque operators, for autograd, ``torch.func`` and ``torch.compile``.
 
 First derivatives are the generated backward kernels.  Derivatives of those go
-through the generated PyTorch code, which torch differentiates by itself.
+through the generated PyTorch code, which torch differentiates by itself, slice
+by slice: of a second derivative only the inputs are kept, and derivatives of
+that, of any order and in any mode, are made the same way.
 
 There are two functions for each direction: plain ones, lean and traceable by
 ``torch.compile``, and transformable ones with ``vmap`` and ``jvp``, used while
@@ -13,13 +15,15 @@ makes ``torch.func.jvp`` silently zero.)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from momentgen.runtime.kernel import Kernel, batch_first
+from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
+from momentgen.runtime.slices import DERIVATIVES, in_slices
 
 __all__ = ["backward", "forward"]
 
@@ -51,7 +55,7 @@ def _differentiable(
     if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
-            return kernel.run_differentiable(which, tensors, params)
+            return kernel.formula(which, params)(*tensors)
         return transformable.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         for tensor in tensors:
@@ -86,8 +90,8 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        _, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), ctx.saved_tensors)
-        return None, None, *pull(grads)
+        pull = _Pullback(ctx.kernel.formula("backward", ctx.params), len(ctx.saved_tensors))
+        return None, None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
 
 
 class _Transformable(torch.autograd.Function):
@@ -139,8 +143,8 @@ class _TransformableBackward(_Transformable):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        _, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), ctx.saved_tensors)
-        return None, None, *pull(grads)
+        pull = _Pullback(ctx.kernel.formula("backward", ctx.params), len(ctx.saved_tensors))
+        return None, None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:
@@ -151,11 +155,119 @@ class _TransformableBackward(_Transformable):
     def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
         with _forward_mode():
             tensors = _primals(ctx.saved_tensors)
-            outputs, pull = _vjp(_reference_backward(ctx.kernel, ctx.params), tensors)
-            # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
-            _, push = _vjp(lambda *grads: pull(grads), [torch.zeros_like(output) for output in outputs])
-            directions = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, tangents, strict=True)]
-            return push(tuple(directions))
+            push = _Pushforward(ctx.kernel.formula("backward", ctx.params), len(tensors), len(tensors) - 2)
+            return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
+
+
+@dataclass(frozen=True)
+class _Pullback:
+    """Of an elementwise function of ``inputs`` tensors: (they, gradients of the outputs) -> their gradients."""
+
+    function: Callable[..., Outputs]
+    inputs: int
+
+    @property
+    def outputs(self) -> int:
+        return self.inputs
+
+    def __call__(self, *tensors: Tensor) -> Outputs:
+        """In a form that torch can differentiate again."""
+        _, pull = _vjp(self.function, tensors[: self.inputs])
+        return pull(tensors[self.inputs :])
+
+    def values(self, *tensors: Tensor) -> Outputs:
+        """Without one: plain autograd has less to do for each operation than a transform."""
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in tensors[: self.inputs]]
+            results = self.function(*leaves)
+            pairs = [pair for pair in zip(results, tensors[self.inputs :], strict=True) if pair[0].requires_grad]
+            if not pairs:
+                return tuple([torch.zeros_like(leaf) for leaf in leaves])
+            outputs, gradients = zip(*pairs, strict=True)
+            return torch.autograd.grad(outputs, leaves, gradients, allow_unused=True, materialize_grads=True)
+
+
+@dataclass(frozen=True)
+class _Pushforward:
+    """Of an elementwise function of ``inputs`` tensors: (inputs, their directions) -> derivatives of the outputs."""
+
+    function: Callable[..., Outputs]
+    inputs: int
+    outputs: int
+
+    def __call__(self, *tensors: Tensor) -> Outputs:
+        """In a form that torch can differentiate again."""
+        results, pull = _vjp(self.function, tensors[: self.inputs])
+        # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
+        _, push = _vjp(lambda *grads: pull(grads), [torch.zeros_like(result) for result in results])
+        return push(tensors[self.inputs :])
+
+    def values(self, *tensors: Tensor) -> Outputs:
+        return self(*tensors)
+
+
+_Derivative = _Pullback | _Pushforward
+
+
+def _elementwise(derivative: _Derivative, tensors: Sequence[Tensor]) -> Outputs:
+    """A derivative of the PyTorch code, slice by slice, itself differentiable."""
+    if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
+        if torch.compiler.is_compiling():
+            return derivative(*tensors)
+        return _TransformableElementwise.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
+    return _Elementwise.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _in_slices(derivative: _Derivative, tensors: Sequence[Tensor]) -> Outputs:
+    return in_slices(derivative.values, in_one_layout(tensors), derivative.outputs, DERIVATIVES)
+
+
+class _Elementwise(torch.autograd.Function):
+    """A derivative of the PyTorch code in plain autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, derivative: _Derivative, *tensors: Tensor) -> Outputs:
+        ctx.derivative = derivative
+        ctx.save_for_backward(*tensors)
+        return _in_slices(derivative, tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        pull = _Pullback(ctx.derivative, len(ctx.saved_tensors))
+        return None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
+
+
+class _TransformableElementwise(torch.autograd.Function):
+    """The same under ``torch.func`` and forward-mode differentiation."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(derivative: _Derivative, *tensors: Tensor) -> Outputs:
+        return _in_slices(derivative, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.derivative, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        pull = _Pullback(ctx.derivative, len(ctx.saved_tensors))
+        return None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, derivative: _Derivative, *tensors: Tensor) -> Any:
+        outputs = _elementwise(derivative, batch_first(info.batch_size, in_dims[1:], tensors))
+        return outputs, (0,) * len(outputs)
+
+    @staticmethod
+    def jvp(ctx: Any, _derivative: None, *tangents: Tensor | None) -> Outputs:
+        with _forward_mode():
+            tensors = _primals(ctx.saved_tensors)
+            push = _Pushforward(ctx.derivative, len(tensors), ctx.derivative.outputs)
+            return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
 
 
 def _forward_mode() -> Any:
@@ -174,8 +286,8 @@ def _primals(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [unpack(tensor).primal for tensor in tensors]
 
 
-def _reference_backward(kernel: Kernel, params: Scalars) -> Callable[..., Outputs]:
-    return lambda *tensors: kernel.run_differentiable("backward", tensors, params)
+def _directions(tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor]:
+    return [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, tangents, strict=True)]
 
 
 def _dot(gradients: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:

@@ -3,12 +3,15 @@
 ========================== =====================================================
 tensors                    served by
 ========================== =====================================================
-CPU, float32               the generated C
+CPU, float32 and float64   the generated C
 CPU, bfloat16, float16     the generated C in float32, rounded once
 CUDA/HIP, up to 32 bits    the generated Triton kernels, in float32, rounded once
-float64; other devices     the generated PyTorch code
+CUDA/HIP, float64          the generated PyTorch code
+other devices              copied to the CPU, computed in float64, rounded once and copied back, with a warning
 no compiler, no Triton     the generated PyTorch code in float64, rounded once
 ========================== =====================================================
+
+The PyTorch code runs in slices (:mod:`momentgen.runtime.slices`), so that its memory is bounded.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
 from momentgen.runtime.parameters import input_names, split
+from momentgen.runtime.slices import VALUES, in_slices
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
 __all__ = ["Kernel"]
@@ -90,7 +94,7 @@ class Kernel:
         self.label = f"{name}, variant {variant}"
         self._reference_path = f"{package}.{variant}_torch"
         _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
-        self._native: NativeKernels | Unavailable | None = None
+        self._native: dict[bool, NativeKernels | Unavailable] = {}
         self._triton: TritonKernels | Unavailable | None = None
         self.scalars = functools.lru_cache(maxsize=64)(self._scalars)
         for which in ("forward", "backward"):
@@ -102,22 +106,25 @@ class Kernel:
         _load_reference(self.label, self._reference_path)
         return _references[self._reference_path]
 
-    def native(self) -> NativeKernels:
-        """The C functions, compiled on first use.
+    def native(self, double: bool = False) -> NativeKernels:
+        """The C functions in float32 or, ``double``, in float64, compiled on first use.
 
         Raises:
             Unavailable: if this machine cannot compile them; found out once.
         """
-        if self._native is None:
+        if double not in self._native:
             with _lock:
-                if self._native is None:
+                if double not in self._native:
                     try:
-                        self._native = NativeKernels(self.package, self.name, self.variant, len(self.inputs))
+                        self._native[double] = NativeKernels(
+                            self.package, self.name, self.variant, len(self.inputs), double=double
+                        )
                     except Unavailable as error:
-                        self._native = error
-        if isinstance(self._native, Unavailable):
-            raise self._native
-        return self._native
+                        self._native[double] = error
+        found = self._native[double]
+        if isinstance(found, Unavailable):
+            raise found
+        return found
 
     def triton(self) -> TritonKernels:
         """The Triton kernels, imported on first use.
@@ -147,38 +154,42 @@ class Kernel:
     def run(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute on real tensors of one shape, dtype and device; ``which`` is ``forward`` or ``backward``."""
         first = tensors[0]
-        if first.dtype is not torch.float64 and first.layout is torch.strided:
+        if first.layout is torch.strided:
             try:
                 if first.is_cpu:
                     return self.run_native(which, tensors, params)
-                if first.is_cuda:
+                if first.is_cuda and first.dtype is not torch.float64:
                     return self.run_triton(which, tensors, params)
             except Unavailable as reason:
                 warn_once(
                     f"fallback {first.device.type}",
                     f"the slower PyTorch code serves {first.device.type} tensors (met first in {self.label}): {reason}",
                 )
+        if not has_float64(first.device):
+            return self.run_on_cpu(which, tensors, params)
         return self.run_reference(which, tensors, params)
 
     def run_native(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
-        """Compute by the C functions: CPU tensors of at most 32 bits.
+        """Compute by the C functions: CPU tensors.
 
         Raises:
             Unavailable: as :meth:`native`.
         """
-        native = self._native if type(self._native) is NativeKernels else self.native()
-        function = native.forward if which == "forward" else native.backward
         dtype = tensors[0].dtype
-        if dtype is not torch.float32:
+        double = dtype is torch.float64
+        native = self.native(double)
+        function = native.forward if which == "forward" else native.backward
+        if dtype is not torch.float32 and not double:
             tensors = [tensor.float() for tensor in tensors]
         tensors = in_one_layout(tensors)
         first = tensors[0]
         outputs = [torch.empty_like(first) for _ in range(self.outputs(which))]
-        scalars = self.scalars(params)  # a rule without parameters may have some that its constants give
-        block = parameter_block(scalars) if scalars else None
+        # A rule without parameters may have float32 scalars that its constants give.
+        scalars = params if double else self.scalars(params)
+        block = parameter_block(scalars, double) if scalars else None
         if n := first.numel():
             function(n, *[t.data_ptr() for t in tensors], block, *[t.data_ptr() for t in outputs])
-        return tuple(outputs) if dtype is torch.float32 else tuple([output.to(dtype) for output in outputs])
+        return tuple([output.to(dtype) for output in outputs])
 
     def run_triton(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute by the Triton kernels: GPU tensors of at most 32 bits (CPU tensors under TRITON_INTERPRET=1).
@@ -193,19 +204,35 @@ class Kernel:
         return outputs
 
     def run_reference(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
-        """Compute by the PyTorch code, in float64 where the device has it, and round once."""
-        first = tensors[0]
-        dtype = first.dtype
-        wide = torch.float64 if first.device.type in ("cpu", "cuda") else torch.promote_types(dtype, torch.float32)
-        function = getattr(self.reference, which)
-        results = function(*[tensor.to(wide) for tensor in tensors], **dict(zip(self.parameters, params, strict=True)))
-        return tuple([result.to(dtype) for result in results])
+        """Compute by the PyTorch code in float64, slice by slice, and round once."""
+        function = self.formula(which, params)
+        with torch.no_grad():
+            return in_slices(function, in_one_layout(tensors), self.outputs(which), VALUES)
 
-    def run_differentiable(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
-        """The same in float32 at least and rounded once, for torch to differentiate."""
-        first = tensors[0]
-        wide = [tensor.to(torch.promote_types(first.dtype, torch.float32)) for tensor in tensors]
-        return tuple([result.to(first.dtype) for result in self.run_reference(which, wide, params)])
+    def run_on_cpu(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
+        """Compute in float64 on the CPU what is on a device without float64, and round once."""
+        device, dtype = tensors[0].device, tensors[0].dtype
+        warn_once(
+            f"device {device.type}",
+            f"there are no kernels for {device.type} tensors (met first in {self.label}): they are copied to the CPU, "
+            "computed in float64, and copied back, with a wait for the device each time",
+        )
+        results = self.run(which, [tensor.cpu().to(torch.float64) for tensor in tensors], params)
+        return tuple([result.to(dtype).to(device) for result in results])
+
+    def formula(self, which: str, params: Scalars) -> Callable[..., tuple[Tensor, ...]]:
+        """The PyTorch code as a function of tensors: differentiable, in float64, rounded once."""
+        function = getattr(self.reference, which)
+        named = dict(zip(self.parameters, params, strict=True))
+
+        def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+            device, dtype = tensors[0].device, tensors[0].dtype
+            if not has_float64(device):
+                tensors = tuple([tensor.cpu() for tensor in tensors])
+            results = function(*[tensor.to(torch.float64) for tensor in tensors], **named)
+            return tuple([result.to(dtype).to(device) for result in results])
+
+        return call
 
     def run_fake(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Outputs of the right shape, dtype, device and strides, without values."""
@@ -228,6 +255,11 @@ def _load_reference(label: str, path: str) -> bool:
 # torch.compile cannot trace an import; so marked it runs the function instead.  This is what
 # torch.compiler.assume_constant_result does, without loading all of torch._dynamo to do so.
 _load_reference._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64; where nobody has tried, it is taken not to."""
+    return device.type in ("cpu", "cuda", "meta")
 
 
 def is_dense(tensor: Tensor) -> bool:

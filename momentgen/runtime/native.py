@@ -6,12 +6,13 @@ import ctypes
 import functools
 import importlib.resources
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from momentgen.errors import MomentgenError
 from momentgen.runtime.kernel_cache import compile_and_load
-from momentgen.runtime.toolchain import torch_openmp
+from momentgen.runtime.toolchain import Unavailable, torch_openmp
 
 __all__ = ["NativeKernels"]
 
@@ -27,26 +28,30 @@ class NativeKernels:
         backward: the same, with the gradients of the outputs after the inputs.
 
     Args:
-        package: the generated package that holds ``VARIANT.c``.
+        package: the generated package that holds ``VARIANT.c`` and ``VARIANT_float64.c``.
         name: the rule.
         variant: the variant.
         inputs: number of tensors the rule takes: a mean and a variance for each random input, perhaps a covariance.
+        double: whether the functions are to take float64 instead of float32.
 
     Raises:
-        Unavailable: if this machine cannot compile C.
+        Unavailable: if this machine cannot compile C, or the package was built before there was C in float64.
         MomentgenError: if the source is missing or lacks a function, so that the package is damaged.
     """
 
     forward: Callable[..., None]
     backward: Callable[..., None]
 
-    def __init__(self, package: str, name: str, variant: str, inputs: int) -> None:
-        resource = importlib.resources.files(package).joinpath(f"{variant}.c")
+    def __init__(self, package: str, name: str, variant: str, inputs: int, *, double: bool = False) -> None:
+        file = f"{variant}_float64" if double else variant
+        resource = importlib.resources.files(package).joinpath(f"{file}.c")
+        if double and not resource.is_file():
+            raise Unavailable(f"{package} has no {file}.c; build it again with this version of momentgen")
         try:
             source = resource.read_text(encoding="utf-8")
         except OSError as error:
             raise MomentgenError(f"{name}: the C source of variant {variant} does not read: {error}") from error
-        stem = f"{name}_{variant}"
+        stem = f"{name}_{file}"
         library = compile_and_load(stem, source)
         set_threads = _thread_setter(library)
         for which, pointers in (("forward", inputs + 1 + 2), ("backward", inputs + 2 + 1 + inputs)):
@@ -61,9 +66,9 @@ class NativeKernels:
 
 
 @functools.lru_cache(maxsize=256)
-def parameter_block(scalars: tuple[float, ...]) -> ctypes.Array[ctypes.c_float]:
+def parameter_block(scalars: tuple[float, ...], double: bool = False) -> ctypes.Array[Any]:
     """The ``params`` argument of a C kernel."""
-    return (ctypes.c_float * len(scalars))(*scalars)
+    return ((ctypes.c_double if double else ctypes.c_float) * len(scalars))(*scalars)
 
 
 def _thread_setter(library: ctypes.CDLL) -> Callable[[int], object] | None:

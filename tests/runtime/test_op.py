@@ -249,7 +249,11 @@ def test_a_package_built_anew_and_imported_again_serves_the_new_code(
     m, v = torch.tensor([3.0]), torch.tensor([0.5])
     means = []
     for text in ("mean * mean + var", "mean * mean + var + 1"):
-        for file, new in (("exact.c", text), ("exact_torch.py", text.replace("mean", "size"))):
+        for file, new in (
+            ("exact.c", text),
+            ("exact_float64.c", text),
+            ("exact_torch.py", text.replace("mean", "size")),
+        ):
             old = folder / file
             replaced = old.read_text().replace("mean * mean + var", new).replace("size * size + var", new)
             old.unlink()

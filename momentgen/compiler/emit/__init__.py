@@ -1,9 +1,10 @@
-"""Renderers: from a float32 program to source text."""
+"""Renderers: from a float32 program, or a real graph in float64, to source text."""
 
 from __future__ import annotations
 
 from momentgen.compiler.emit.c import C_FLAGS, render_c
+from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.triton import render_triton
 
-__all__ = ["C_FLAGS", "Header", "render_c", "render_triton"]
+__all__ = ["C_FLAGS", "Header", "render_c", "render_c_float64", "render_triton"]

@@ -20,7 +20,7 @@ class Header:
         variant: name of the variant.
         digest: digest of the rule and of the compiler that read it.
         versions: tool -> version, of all that had a part in the bytes of the file.
-        operations: program name -> number of operations an element.
+        operations: program name -> number of operations an element; empty where there are no programs.
         certificate: the certificate in short, one string a line.
         summary: what the rule computes, such as its formula and citation; one string a line.
 
@@ -51,7 +51,8 @@ class Header:
             lines += ["", *self.summary]
         lines += ["", f"rule digest  {self.digest}"]
         lines += [f"made with    {', '.join(f'{tool} {version}' for tool, version in sorted(self.versions.items()))}"]
-        lines += [f"operations   {', '.join(f'{name} {count}' for name, count in self.operations.items())}"]
+        if self.operations:
+            lines += [f"operations   {', '.join(f'{name} {count}' for name, count in self.operations.items())}"]
         if self.certificate:
             lines += ["", "Certificate:", *(f"  {line}" for line in self.certificate)]
         wrapped: list[str] = []

@@ -1,21 +1,43 @@
 """The PyTorch renderer: a real graph, accurate to float64, as plain tensor operations.
 
 The form works in any floating dtype and on any device, and autograd runs through
-it; the runtime uses it for float64, for second derivatives, and where there is
-no compiler.
+it; the runtime uses it under transforms, for second derivatives, on other
+devices, and where there is no compiler.  It holds few tensors at a time:
+what is read once stands where it is read, and a name is given to another value
+as soon as its own is read for the last time.
 """
 
 from __future__ import annotations
 
-from momentgen.compiler.emit._text import with_arguments, with_comment
+from collections.abc import Sequence
+
+from momentgen.compiler.emit._form import Form, Item, Loop, Tables, form_of
+from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.real import CONDITIONS, Graph, Node
+from momentgen.compiler.real import CONDITIONS
 from momentgen.compiler.stabilise import Stable
 from momentgen.rule_inputs import partial_names
 
 __all__ = ["render_torch"]
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "=="}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "over": "/"}
+_FORMAT = {
+    "madd": "{} * {} + {}",
+    "recip": "1.0 / {}",
+    "over_one_plus": "{} / (1.0 + {})",
+    "half_square": "-0.5 * {0} * {0}",
+    "neg": "-{}",
+}
+_CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa"})
+_LONGEST = 92  # characters of an expression; beyond, its operands have names
+
+_POLYNOMIAL = '''\
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+'''
 
 
 def render_torch(stable: Stable, header: Header, summary: str) -> str:
@@ -26,38 +48,49 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
         header: the comment that opens the file.
         summary: one line on what the module computes.
     """
-    forward, partials = stable.forward64, stable.partials64
-    first, first_scalars = _body(forward)
-    second, second_scalars = _body(partials)
-    outputs = {name: f"t{index}" for name, index in partials.outputs.items()}
+    names = ["backward", "forward", *(["kernel_scalars"] if stable.scalars_source else [])]
+    tables, polynomials = Tables(), _Polynomials()
+    forward = _Function(form_of(stable.forward64, tables), polynomials)
+    backward = _Function(form_of(stable.partials64, tables), polynomials)
+    first, results = forward.body(list(stable.forward64.outputs))
+    pairs = partial_names(stable.partials64.inputs)
+    second, partials = backward.body([partial for pair in pairs.values() for partial in pair])
     lines = [header.python(), f'"""{summary}"""', "", "from __future__ import annotations", ""]
-    if first_scalars | second_scalars:
+    if forward.needs_math or backward.needs_math:
         lines += ["import math", ""]
-    lines += ["import torch", "from torch import Tensor", "", '__all__ = ["backward", "forward"]', "", ""]
-    keywords = ["*", *(f"{p}: float" for p in forward.params)] if forward.params else []
+    exported = ", ".join(f'"{name}"' for name in names)
+    lines += ["import torch", "from torch import Tensor", "", f"__all__ = [{exported}]", ""]
+    lines += [*polynomials.lines(), *_tables(tables)]
+    if polynomials.names:
+        lines += ["", "", *_POLYNOMIAL.splitlines()]
+    lines += ["", ""]
+    params = stable.forward64.params
+    keywords = ["*", *(f"{p}: float" for p in params)] if params else []
+    inputs = stable.forward64.inputs
     lines += with_arguments(
-        "def forward", [*(f"{i}: Tensor" for i in forward.inputs), *keywords], ") -> tuple[Tensor, Tensor]:"
+        "def forward", [*(f"{i}: Tensor" for i in inputs), *keywords], ") -> tuple[Tensor, Tensor]:"
     )
-    several = "each input" if len(forward.inputs) > 2 else "the input"
+    several = "each input" if len(inputs) > 2 else "the input"
     lines += [f'    """Mean and variance of the output, from mean and variance of {several}."""', *first]
-    lines += [f"    return {', '.join(f't{index}' for index in forward.outputs.values())}", "", ""]
+    lines += [f"    return {', '.join(results)}", "", ""]
     gradients = ["grad_mean: Tensor", "grad_var: Tensor"]
     lines += with_arguments(
         "def backward",
-        [*(f"{i}: Tensor" for i in partials.inputs), *gradients, *keywords],
-        f") -> tuple[{', '.join(['Tensor'] * len(partials.inputs))}]:",
+        [*(f"{i}: Tensor" for i in inputs), *gradients, *keywords],
+        f") -> tuple[{', '.join(['Tensor'] * len(inputs))}]:",
     )
-    several = "each input" if len(partials.inputs) > 2 else "the input"
     lines += [
         f'    """Gradients in mean and variance of {several}, from those in mean and variance of the output."""',
         *second,
     ]
-    pairs = partial_names(partials.inputs)
-    for name, (mean, var) in pairs.items():
-        lines.append(f"    grad_{name}_in = grad_mean * {outputs[mean]} + grad_var * {outputs[var]}")
-    lines += [f"    return {', '.join(f'grad_{name}_in' for name in pairs)}", ""]
+    by_output = zip(partials[::2], partials[1::2], strict=True)
+    returned = [f"grad_mean * {mean} + grad_var * {var}" for mean, var in by_output]
+    one_line = f"    return {', '.join(returned)}"
+    lines += (
+        [one_line] if len(one_line) <= LINE_LENGTH else ["    return (", *(f"        {r}," for r in returned), "    )"]
+    )
+    lines.append("")
     if stable.scalars_source:
-        lines[lines.index('__all__ = ["backward", "forward"]')] = '__all__ = ["backward", "forward", "kernel_scalars"]'
         lines += ["", *with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")]
         lines.append(
             '    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""'
@@ -67,72 +100,211 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     return "\n".join(lines)
 
 
-def _body(graph: Graph) -> tuple[list[str], bool]:
-    """One line a node, and whether the standard math module is needed (for nodes of parameters alone)."""
-    lines: list[str] = []
-    names: dict[int, str] = {}
-    tensors: set[int] = set()
-    scalars = False
-    for index in graph.live():
-        node = graph.nodes[index]
-        tensor = node.kind == "input" or any(a in tensors for a in node.args)
-        if tensor:
-            tensors.add(index)
-        if node.kind in ("input", "param"):
-            names[index] = node.payload
-        elif node.kind == "const":
-            names[index] = repr(float(node.payload))
-        elif node.kind == "exp_factor":
-            names[index] = "1.0"  # the mantissa carries the whole exponential here
+class _Polynomials:
+    """The coefficients of polynomials, as constants of the module."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[float, ...], str] = {}
+
+    def name(self, coefficients: tuple[float, ...]) -> str:
+        return self.names.setdefault(coefficients, f"_POLYNOMIAL{len(self.names)}")
+
+    def lines(self) -> list[str]:
+        found: list[str] = []
+        for coefficients, name in self.names.items():
+            found += ["", *_wrapped(f"{name} = (", coefficients, ")", "    ")]
+        return found
+
+
+def _tables(tables: Tables) -> list[str]:
+    found: list[str] = []
+    for turns, rows in tables.rows().items():
+        found += ["", f"_TABLE{turns} = ("]
+        for row in rows:
+            found += _wrapped("    (", row, "),", "     ")
+        found.append(")")
+    return found
+
+
+def _wrapped(head: str, values: Sequence[float], end: str, indent: str) -> list[str]:
+    """``head``, the numbers with commas, ``end``; lines begin with ``indent`` from the second on."""
+    lines, line = [], head
+    for place, value in enumerate(values):
+        last = place == len(values) - 1
+        piece = repr(value) + ("," if not last or len(values) == 1 else "")
+        if len(line) + len(piece) + (len(end) if last else 0) > LINE_LENGTH:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece + ("" if last else " ")
+    return [*lines, line + end]
+
+
+class _Function:
+    """The statements of one direction."""
+
+    def __init__(self, form: Form, polynomials: _Polynomials) -> None:
+        self.form, self.polynomials = form, polynomials
+        self.needs_math = False
+        self.lines: list[str] = []
+        self.uses = form.uses()
+        #: values that are tensors; the others depend on parameters alone
+        self.tensors = {index for index, item in form.items.items() if item.kind == "input"}
+        self.crossing = set(form.crossing())
+        #: expressions that stand where they are read, with the named values in them
+        self.inline: dict[int, tuple[str, list[int]]] = {}
+        self.names: dict[int, str] = {}
+        self.left = dict(self.uses)  # how often each value is still to be read
+        self.free: list[str] = []
+        self.read: list[int] = []  # named values in the statement being written
+        self.count = 0
+        self.indent = "    "
+        self.outside: set[int] = set()  # values from before the loop being written, needed until its end
+
+    def body(self, outputs: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The statements, and what stands for the outputs, which are tensors."""
+        for part in self.form.parts:
+            if isinstance(part, Loop):
+                self._loop(part)
+            else:
+                for index in part.items:
+                    self._item(index)
+        for index in (self.form.outputs[output] for output in outputs):
+            if index in self.inline and len(self.inline[index][0]) > _LONGEST // 3:
+                self._give_name(index)
+        return self.lines, [self._output(self.form.outputs[output]) for output in outputs]
+
+    def _output(self, index: int) -> str:
+        text = self._atom(index)
+        if self.form.items[index].kind == "input":  # an output must not be the input's own tensor
+            return f"{text} * 1.0"
+        if index not in self.tensors:  # an output that does not depend on the input still has its shape
+            return f"torch.full_like({self.form.inputs[0]}, {text})"
+        return text
+
+    def _loop(self, loop: Loop) -> None:
+        for accumulator in loop.sums:
+            if accumulator not in self.names:
+                self.tensors.add(accumulator)
+                self._name(accumulator, "0.0")
+        self.lines.append(f"    for c in _TABLE{loop.turns}:")
+        self.indent, self.outside = "        ", set(self.names)
+        before = {index: self.left[index] for index in self.outside}
+        for index in loop.items:
+            self._item(index)
+        for accumulator, pairs in loop.sums.items():
+            text = name = self.names[accumulator]
+            for place, (value, weight) in enumerate(pairs):
+                text = f"{text} + {self._atom(weight)} * {self._atom(value)}"
+                if len(text) > _LONGEST or place == len(pairs) - 1:
+                    self.lines.append(f"{self.indent}{name} = {text}")
+                    text = name
+                    self._release()
+        self.free += [self.names[index] for index in sorted(self.outside) if before[index] and not self.left[index]]
+        self.indent, self.outside = "    ", set()
+
+    def _release(self) -> None:
+        """Let go of names that the statement now written is the last to read."""
+        for index in self.read:
+            self.left[index] -= 1
+            if self.left[index] == 0 and index not in self.outside:
+                self.free.append(self.names[index])
+        self.read = []
+
+    def _name(self, index: int, text: str) -> None:
+        """A statement that gives a value a name: one that is free, perhaps by this very statement."""
+        self._release()
+        if not self.free:
+            self.free.append(f"t{self.count}")
+            self.count += 1
+        self.names[index] = self.free.pop()
+        line = f"{self.indent}{self.names[index]} = {text}"
+        comment = self.form.comments.get(index)
+        noted = f"{line}  # {comment_text(comment)}" if comment else line
+        self.lines.append(noted if len(noted) <= LINE_LENGTH else line)
+
+    def _item(self, index: int) -> None:
+        item = self.form.items[index]
+        if any(a in self.tensors for a in item.args):
+            self.tensors.add(index)
+        if item.kind in ("half_square", "abs") and item.args[0] in self.inline:  # read more than once
+            self._give_name(item.args[0])
+        self._shorten(item.args)
+        text = self._expression(item, index in self.tensors)
+        if self.uses[index] == 1 and index not in self.crossing and len(text) <= _LONGEST:
+            self.inline[index], self.read = (text, self.read), []
         else:
-            text, needs_math = _expression(
-                node, [names[a] for a in node.args], [a in tensors for a in node.args], tensor, graph.inputs[0]
-            )
-            scalars |= needs_math
-            names[index] = f"t{index}"
-            lines += with_comment(f"t{index} = {text}", graph.comments.get(index), "#")
-    for index in dict.fromkeys(graph.outputs.values()):
-        if graph.nodes[index].kind == "input":  # an output must not be the input's own tensor
-            lines.append(f"    t{index} = {names[index]} * 1.0")
-        if index not in tensors:  # an output that does not depend on the input still has its shape
-            lines.append(f"    t{index} = torch.full_like({graph.inputs[0]}, {names[index]})")
-    return lines, scalars
+            self._name(index, text)
 
+    def _shorten(self, args: Sequence[int]) -> None:
+        """Give names to expressions that would make a line too long together, the longest first."""
+        waiting = sorted((a for a in args if a in self.inline), key=lambda a: -len(self.inline[a][0]))
+        while waiting and sum(len(self.inline[a][0]) if a in self.inline else 8 for a in args) > _LONGEST - 22:
+            self._give_name(waiting.pop(0))
 
-def _expression(node: Node, args: list[str], of_tensor: list[bool], tensor: bool, like: str) -> tuple[str, bool]:
-    kind = node.kind
-    if kind in _INFIX:
-        return f"{args[0]} {_INFIX[kind]} {args[1]}", False
-    if kind == "madd":
-        return f"{args[0]} * {args[1]} + {args[2]}", False
-    if kind == "recip":
-        return f"1.0 / {args[0]}", False
-    if kind == "over":
-        return f"{args[0]} / {args[1]}", False
-    if kind == "over_one_plus":
-        return f"{args[0]} / (1.0 + {args[1]})", False
-    if kind == "times_exp_mantissa":
-        return f"{args[0]} * {'torch' if of_tensor[1] else 'math'}.exp({args[1]})", not of_tensor[1]
-    if kind == "half_square":
-        return f"-0.5 * {args[0]} * {args[0]}", False
-    if kind == "neg":
-        return f"-{args[0]}", False
-    if kind in CONDITIONS:
-        if not tensor:
-            word = {"and": f"{args[0]} and {args[-1]}", "or": f"{args[0]} or {args[-1]}", "not": f"not {args[0]}"}
-            return word[kind], False
-        return {"and": f"{args[0]} & {args[-1]}", "or": f"{args[0]} | {args[-1]}", "not": f"~{args[0]}"}[kind], False
-    if kind == "select":
-        if not of_tensor[0]:
-            return f"{args[1]} if {args[0]} else {args[2]}", False
-        if not any(of_tensor[1:]):  # of two numbers, torch.where makes the default dtype, float32
-            return f"torch.where({args[0]}, torch.full_like({like}, {args[1]}), {args[2]})", False
-        return f"torch.where({args[0]}, {args[1]}, {args[2]})", False
-    if (
-        kind == "abs" and tensor
-    ):  # not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side
-        return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})", False
-    function = {"round": "round", "sqrt": "sqrt", "exp_mantissa": "exp", "abs": "abs"}[kind]
-    if tensor:
-        return f"torch.{function}({args[0]})", False
-    return (f"abs({args[0]})", False) if kind == "abs" else (f"math.{function}({args[0]})", True)
+    def _give_name(self, index: int) -> None:
+        text, self.read = self.inline.pop(index)
+        self._name(index, text)
+
+    def _atom(self, index: int, bare: bool = False) -> str:
+        """What stands for a value as an operand, or, ``bare``, between commas."""
+        if index in self.inline:
+            text, read = self.inline.pop(index)
+            self.read += read
+            return text if bare or self.form.items[index].kind in _CALLS else f"({text})"
+        item = self.form.items[index]
+        if item.kind == "const":
+            return repr(item.payload) if bare or item.payload >= 0 else f"({item.payload!r})"
+        if item.kind == "column":
+            return f"c[{item.payload}]"
+        if item.kind in ("input", "param"):
+            return str(item.payload)
+        self.read.append(index)
+        return self.names[index]
+
+    def _polynomial(self, item: Item) -> str:
+        coefficients = item.payload
+        x = self._atom(item.args[0], bare=True)
+        if len(item.args) == 1:
+            value, coefficients = repr(coefficients[0]), coefficients[1:]
+        else:
+            value = self._atom(item.args[1], bare=True)
+        return f"_polynomial({self.polynomials.name(coefficients)}, {x}, {value})"
+
+    def _select(self, item: Item) -> str:
+        condition, first, second = item.args
+        if condition not in self.tensors:
+            return f"{self._atom(first)} if {self._atom(condition)} else {self._atom(second)}"
+        args = [self._atom(a, bare=True) for a in item.args]
+        if first not in self.tensors and second not in self.tensors:
+            # Of two numbers torch.where makes the default dtype, float32.
+            args[1] = f"torch.full_like({self.form.inputs[0]}, {args[1]})"
+        return f"torch.where({', '.join(args)})"
+
+    def _expression(self, item: Item, tensor: bool) -> str:
+        kind = item.kind
+        if kind == "polynomial":
+            return self._polynomial(item)
+        if kind == "select":
+            return self._select(item)
+        if kind == "same":
+            return self._atom(item.args[0], bare=True)
+        exponent = item.args[-1] in self.tensors
+        args = [self._atom(a, bare=kind in ("round", "sqrt", "exp_mantissa")) for a in item.args]
+        if kind in _INFIX:
+            return f"{args[0]} {_INFIX[kind]} {args[1]}"
+        if kind in _FORMAT:
+            return _FORMAT[kind].format(*args)
+        if kind == "times_exp_mantissa":
+            self.needs_math |= not exponent
+            return f"{args[0]} * {'torch' if exponent else 'math'}.exp({args[1]})"
+        if kind in CONDITIONS:
+            words = {"and": "&", "or": "|", "not": "~"} if tensor else {"and": "and", "or": "or", "not": "not "}
+            return f"{words[kind]}{args[0]}" if kind == "not" else f"{args[0]} {words[kind]} {args[1]}"
+        if kind == "abs":
+            # Not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side.
+            return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})" if tensor else f"abs({args[0]})"
+        function = {"round": "round", "sqrt": "sqrt", "exp_mantissa": "exp"}[kind]
+        if tensor:
+            return f"torch.{function}({args[0]})"
+        self.needs_math |= kind != "round"
+        return f"{'' if kind == 'round' else 'math.'}{function}({args[0]})"

@@ -1,0 +1,371 @@
+"""C in float64: forward and backward of a variant, from the same real graphs as the PyTorch form.
+
+Arrays are taken in blocks of ``LANES`` elements.  A form without loops is one loop over the lanes of a block; where
+a form has loops over tables, what is shared between its parts stands in small arrays, which stay in the first cache.
+Inputs that end in the middle of a block are copied into one.
+
+Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
+made of them, and nothing is contracted or reassociated (:data:`momentgen.compiler.emit.c.C_FLAGS`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables, form_of
+from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, with_arguments
+from momentgen.compiler.emit.c import PARALLEL_THRESHOLD
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.stabilise.stable import Stable
+from momentgen.rule_inputs import partial_names
+
+__all__ = ["LANES", "c_double", "render_c_float64"]
+
+#: elements of a block: a multiple of what any vector holds
+LANES = 32
+_LONGEST = 92  # characters of an expression; beyond, its operands have names
+
+_PRELUDE = f"""\
+#include <float.h>
+#include <stdint.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
+#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#endif
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+#define LANES {LANES}
+#define FMA __builtin_fma
+#define INLINE static inline __attribute__((always_inline))"""
+
+_EXP = """\
+// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
+INLINE double power_of_two(double magic_and_n)
+{
+    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
+    return out.f;
+}
+
+INLINE double exp64(double x)
+{
+    const double magic = 0x1.8p52;
+    x = x < -746.0 ? -746.0 : x;
+    x = x > 710.0 ? 710.0 : x;
+    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    double p = %s;
+%s
+    p = FMA(p * r, r, r);
+    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
+    const double first = power_of_two(half);
+    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+}"""
+
+#: (exp(r) - 1 - r)/r² for |r| <= ln(2)/2, from high to low: the polynomial through Chebyshev's nodes, off by 2^-59
+EXP_COEFFICIENTS = (
+    2.0914686968086876e-09,
+    2.5105217004720745e-08,
+    2.75572736431103e-07,
+    2.7557255400206422e-06,
+    2.4801587325547743e-05,
+    0.00019841269874820627,
+    0.0013888888888883748,
+    0.008333333333326136,
+    0.04166666666666667,
+    0.1666666666666667,
+    0.5,
+)
+
+_FORMAT = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "madd": "FMA({}, {}, {})",
+    "recip": "1.0 / {}",
+    "over": "{} / {}",
+    "over_one_plus": "{} / (1.0 + {})",
+    "half_square": "-0.5 * {0} * {0}",
+    "sqrt": "__builtin_sqrt({})",
+    "neg": "-{}",
+    "abs": "__builtin_fabs({})",
+    "round": "({} + 0x1.8p52) - 0x1.8p52",
+    "exp_mantissa": "exp64({})",
+    "times_exp_mantissa": "{} * exp64({})",
+    "lt": "{} < {}",
+    "le": "{} <= {}",
+    "eq": "{} == {}",
+    "and": "{} & {}",
+    "or": "{} | {}",
+    "not": "!{}",
+    "select": "{} ? {} : {}",
+    "same": "{}",
+}
+_COMPARISONS = frozenset({"lt", "le", "eq"})
+
+
+def c_double(value: float) -> str:
+    """A C literal that is ``value`` exactly.
+
+    >>> c_double(0.5), c_double(0.1), c_double(float("-inf"))
+    ('0.5', '0x1.999999999999ap-4', '-__builtin_inf()')
+    """
+    if math.isnan(value):
+        return '__builtin_nan("")'
+    if math.isinf(value):
+        return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
+    plain = plain_decimal(value)
+    if plain is not None:
+        return plain
+    mantissa, exponent = value.hex().split("p")
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}p{int(exponent)}"
+
+
+def render_c_float64(stable: Stable, name: str, header: Header) -> str:
+    """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of doubles.
+
+    Args:
+        stable: the variant.
+        name: what the functions' names begin with.
+        header: the comment that opens the file.
+
+    Returns:
+        C11 source of ``void NAME_forward(int64_t n, const double *INPUT..., const double *params, double *out_mean,
+        double *out_var)`` and of ``NAME_backward``, which takes ``grad_mean`` and ``grad_var`` after the inputs and
+        returns a gradient for each of them.  Arrays hold ``n`` doubles and do not overlap.
+    """
+    polynomials: dict[tuple[float, ...], str] = {}
+    tables = Tables()
+    forward = _Kernel(form_of(stable.forward64, tables), f"{name}_forward", polynomials)
+    backward = _Kernel(form_of(stable.partials64, tables), f"{name}_backward", polynomials)
+    outputs = {f"out_{output}": forward.result(output) for output in stable.forward64.outputs}
+    text = [forward.text(stable.forward64.inputs, outputs)]
+    gradients = {
+        f"out_grad_{of}": f"FMA(grad_mean[i], {backward.result(mean)}, grad_var[i] * {backward.result(var)})"
+        for of, (mean, var) in partial_names(stable.partials64.inputs).items()
+    }
+    text.append(backward.text((*stable.partials64.inputs, "grad_mean", "grad_var"), gradients))
+    shared = [_PRELUDE]
+    if forward.exponential or backward.exponential:
+        steps = "\n".join(f"    p = FMA(p, r, {c_double(c)});" for c in EXP_COEFFICIENTS[1:])
+        shared.append(_EXP % (c_double(EXP_COEFFICIENTS[0]), steps))
+    shared += [_polynomial(name, coefficients) for coefficients, name in polynomials.items()]
+    shared += ["\n".join(_table(turns, rows)) for turns, rows in tables.rows().items()]
+    return "\n\n".join([header.c(), *shared, *text]) + "\n"
+
+
+def _polynomial(name: str, coefficients: Sequence[float]) -> str:
+    """The inline function of one polynomial: of x, and begun with y."""
+    steps = [f"    y = FMA(y, x, {c_double(c)});" for c in coefficients]
+    return "\n".join([f"INLINE double {name}(double y, double x)", "{", *steps, "    return y;", "}"])
+
+
+class _Kernel:
+    """One direction: the text of its block function and of its exported function."""
+
+    def __init__(self, form: Form, name: str, polynomials: dict[tuple[float, ...], str]) -> None:
+        self.form, self.name, self.polynomials = form, name, polynomials
+        self.uses = form.uses()
+        self.exponential = any(item.kind in ("exp_mantissa", "times_exp_mantissa") for item in form.items.values())
+        self.parts = form.parts or [Section(())]
+        self.shared = {index: f"s[{number}]" for number, index in enumerate(form.crossing())}
+        self.sums = {
+            accumulator: f"a[{place}]"
+            for place, accumulator in enumerate(
+                dict.fromkeys(a for part in self.parts if isinstance(part, Loop) for a in part.sums)
+            )
+        }
+
+    def result(self, output: str) -> str:
+        """What stands for an output in the last part."""
+        return f"@{self.form.outputs[output]}@"
+
+    def text(self, inputs: Sequence[str], results: Mapping[str, str]) -> str:
+        form = self.form
+        arguments = [f"const double *restrict {name}" for name in inputs]
+        outputs = [f"double *restrict {name}" for name in results]
+        scalars = [f"double {name}" for name in form.params]
+        lines = [*with_arguments(f"static void {self.name}_block", [*arguments, *scalars, *outputs]), "{"]
+        arrays = [f"s[{len(self.shared)}][LANES]"] if self.shared else []
+        arrays += [f"a[{len(self.sums)}][LANES] = {{{{0.0}}}}"] if self.sums else []
+        lines += [f"    double {', '.join(arrays)};"] if arrays else []
+        for number, part in enumerate(self.parts):
+            lines += self._part(number, part, results if number == len(self.parts) - 1 else {})
+        lines += ["}", ""]
+        return "\n".join(lines + self._exported(inputs, list(results)))
+
+    def _part(self, number: int, part: Section | Loop, results: Mapping[str, str]) -> list[str]:
+        lines: list[str] = []
+        indent = "    "
+        if isinstance(part, Loop):
+            indent = "        "
+            lines += [
+                f"    for (int k = 0; k < {part.turns}; ++k) {{",
+                f"{indent}const double *c = table{part.turns}[k];",
+            ]
+        lines += [f"{indent}#pragma omp simd".replace(f"{indent}#", "#"), f"{indent}for (int i = 0; i < LANES; ++i) {{"]
+        inner = indent + "    "
+        writer = _Writer(self, number)
+        for index in part.items:
+            writer.item(index)
+        if isinstance(part, Loop):
+            for accumulator, pairs in part.sums.items():
+                at = f"{self.sums[accumulator]}[i]"
+                text = at
+                for place, (value, weight) in enumerate(pairs):
+                    writer.shorten((value, weight))
+                    added = f"FMA({writer.argument(value)}, {writer.argument(weight)}, "
+                    if len(added) + len(text) > _LONGEST:
+                        writer.lines += [f"{at} = {text};"] if text != at else []
+                        text = at
+                    text = f"{added}{text})"
+                    if place == len(pairs) - 1:
+                        writer.lines.append(f"{at} = {text};")
+        for name, text in results.items():
+            pieces = text.split("@")
+            writer.shorten([int(piece) for piece in pieces[1::2]])
+            pieces[1::2] = [writer.atom(int(piece)) for piece in pieces[1::2]]
+            writer.lines.append(f"{name}[i] = {''.join(pieces)};")
+        lines += [inner + line for line in writer.lines]
+        lines.append(indent + "}")
+        if isinstance(part, Loop):
+            lines.append("    }")
+        return lines
+
+    def _exported(self, inputs: Sequence[str], results: Sequence[str]) -> list[str]:
+        arguments = [
+            "int64_t n",
+            *(f"const double *restrict {name}" for name in inputs),
+            "const double *restrict params",
+        ]
+        arguments += [f"double *restrict {name}" for name in results]
+        lines = [*with_arguments(f"void {self.name}", arguments), "{"]
+        lines += [f"    const double {name} = params[{k}];" for k, name in enumerate(self.form.params)]
+        if not self.form.params:
+            lines.append("    (void)params;")
+        scalars = list(self.form.params)
+        whole = [*(f"{name} + at" for name in inputs), *scalars, *(f"{name} + at" for name in results)]
+        padded = [*(f"in[{k}]" for k in range(len(inputs))), *scalars, *(f"out[{k}]" for k in range(len(results)))]
+        lines += [
+            f"#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})",
+            "    for (int64_t at = 0; at < n; at += LANES) {",
+            "        if (n - at >= LANES) {",
+            *with_arguments(f"            {self.name}_block", whole, ");"),
+            "            continue;",
+            "        }",
+            f"        double in[{len(inputs)}][LANES], out[{len(results)}][LANES];",
+            "        for (int i = 0; i < LANES; ++i) {",
+            "            const int64_t from = at + i < n ? at + i : n - 1;",
+            *(f"            in[{k}][i] = {name}[from];" for k, name in enumerate(inputs)),
+            "        }",
+            *with_arguments(f"        {self.name}_block", padded, ");"),
+            *(
+                f"        for (int i = 0; i < n - at; ++i) {name}[at + i] = out[{k}][i];"
+                for k, name in enumerate(results)
+            ),
+            "    }",
+            "}",
+        ]
+        return lines
+
+
+def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
+    lines = [f"static const double table{turns}[{turns}][{len(rows[0])}] = {{"]
+    for row in rows:
+        line = "    {"
+        for place, value in enumerate(row):
+            piece = c_double(value) + ("," if place < len(row) - 1 else "},")
+            if len(line) + len(piece) + 1 > LINE_LENGTH:
+                lines.append(line.rstrip())
+                line = "     "
+            line += piece + " "
+        lines.append(line.rstrip())
+    return [*lines, "};"]
+
+
+class _Writer:
+    """The statements of one part; values that are read once stand where they are read."""
+
+    def __init__(self, kernel: _Kernel, part: int) -> None:
+        self.kernel, self.part = kernel, part
+        self.items = kernel.form.items
+        self.lines: list[str] = []
+        self.names: dict[int, str] = {}
+        self.inline: dict[int, str] = {}
+
+    def atom(self, index: int) -> str:
+        """What stands for a value as an operand."""
+        if index in self.inline:
+            return f"({self.inline.pop(index)})"
+        return self._name(index)
+
+    def argument(self, index: int) -> str:
+        """The same between commas."""
+        return self.inline.pop(index) if index in self.inline else self._name(index)
+
+    def _name(self, index: int) -> str:
+        item, kernel = self.items[index], self.kernel
+        if index in self.names:
+            return self.names[index]
+        if item.kind == "const":
+            text = c_double(item.payload)
+            return f"({text})" if text.startswith("-") else text
+        if item.kind == "column":
+            return f"c[{item.payload}]"
+        if item.kind == "input":
+            return f"{item.payload}[i]"
+        if item.kind == "param":
+            return str(item.payload)
+        if item.kind == "accumulator":
+            return f"{kernel.sums[index]}[i]"
+        return f"{kernel.shared[index]}[i]"
+
+    def item(self, index: int) -> None:
+        """Write an operation, or keep it for where it is read."""
+        item, kernel = self.items[index], self.kernel
+        self.shorten(item.args)
+        text = self._text(item)
+        condition = kernel.form.is_condition(index)
+        if index in kernel.shared:
+            self.lines.append(f"{kernel.shared[index]}[i] = {text};")
+            self.names[index] = f"{kernel.shared[index]}[i]"
+            return
+        short = len(text) <= _LONGEST and (not condition or item.kind in _COMPARISONS)
+        if kernel.uses[index] == 1 and short:
+            self.inline[index] = text
+            return
+        self.names[index] = f"t{len(self.names)}"
+        self.lines.append(f"const {'_Bool' if condition else 'double'} {self.names[index]} = {text};")
+
+    def shorten(self, args: Sequence[int]) -> None:
+        """Give names to expressions that would make a line too long together, the longest first."""
+        waiting = sorted((a for a in args if a in self.inline), key=lambda a: -len(self.inline[a]))
+        while waiting and sum(len(self.inline.get(a) or self._name(a)) for a in args) > _LONGEST - 10:
+            self._give_name(waiting.pop(0))
+
+    def _give_name(self, index: int) -> None:
+        name = self.names[index] = f"t{len(self.names)}"
+        kind = "_Bool" if self.kernel.form.is_condition(index) else "double"
+        self.lines.append(f"const {kind} {name} = {self.inline.pop(index)};")
+
+    def _text(self, item: Item) -> str:
+        if item.kind == "polynomial":
+            coefficients = item.payload
+            x = self.argument(item.args[0])
+            if len(item.args) == 1:
+                y, coefficients = c_double(coefficients[0]), coefficients[1:]
+            else:
+                y = self.argument(item.args[1])
+            name = self.kernel.polynomials.setdefault(coefficients, f"polynomial{len(self.kernel.polynomials)}")
+            return f"{name}({y}, {x})"
+        if item.kind in ("madd", "sqrt", "abs", "exp_mantissa"):
+            return _FORMAT[item.kind].format(*map(self.argument, item.args))
+        if item.kind == "times_exp_mantissa":
+            return _FORMAT[item.kind].format(self.atom(item.args[0]), self.argument(item.args[1]))
+        if item.kind == "half_square" and item.args[0] in self.inline:
+            self._give_name(item.args[0])
+        if item.kind == "same":
+            return self.argument(item.args[0])
+        return _FORMAT[item.kind].format(*map(self.atom, item.args))

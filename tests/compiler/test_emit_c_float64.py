@@ -1,0 +1,218 @@
+"""Generated C in float64: as accurate as the PyTorch form, the same bits under every setting, in vectors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from compiler.test_emit_c import _CPU, _NEEDS, BUILDS
+from hypothesis import given
+from hypothesis import strategies as st
+from real_rules import rules
+
+from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.emit.c import C_FLAGS
+from momentgen.compiler.emit.c_float64 import LANES, c_double, render_c_float64
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit.torch import render_torch
+from momentgen.compiler.native import compile_c, find_compiler
+from momentgen.compiler.real import evaluate_mpmath
+from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
+from momentgen.errors import BuildError
+from momentgen.rule_inputs import partial_names
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+F64 = npt.NDArray[np.float64]
+HEADER = Header("rule", "exact", "none", {"momentgen": "0"}, {})
+
+#: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1
+QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu")
+SLOW = ("gelu", "silu", "tanh", "softplus", "rrelu", "logistic_transform", "maximum", "softsign")
+EACH = [*QUICK, "hardtanh", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+
+
+@functools.lru_cache
+def stable_of(name: str) -> Stable:
+    rule = rules()[name]
+    joint = len(rule.inputs) > 1 or rule.noise is not None
+    return stabilise_joint(derive_joint(rule))[0] if joint else stabilise(derive(rule))[0]
+
+
+@functools.lru_cache
+def source_of(name: str) -> str:
+    return render_c_float64(stable_of(name), name, HEADER)
+
+
+@functools.lru_cache
+def torch_form(name: str) -> ModuleType:
+    module = ModuleType(name)
+    exec(render_torch(stable_of(name), HEADER, "For a test."), module.__dict__)
+    return module
+
+
+def called(
+    name: str, which: str, arrays: Sequence[F64], params: Sequence[float] = (), flags: Sequence[str] = C_FLAGS
+) -> list[F64]:
+    """What the C function of a rule says."""
+    library = compile_c(source_of(name), flags)
+    outputs = [np.empty_like(arrays[0]) for _ in range(2 if which == "forward" else len(arrays) - 2)]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, *outputs)]
+    block = (ctypes.c_double * max(1, len(params)))(*params)
+    inputs = len(arrays)
+    library[f"{name}_{which}"](ctypes.c_int64(arrays[0].size), *pointers[:inputs], block, *pointers[inputs:])
+    return outputs
+
+
+def points_of(name: str, count: int) -> list[F64]:
+    rng = np.random.default_rng(5)
+    made: dict[str, F64] = {}
+    for symbol in stable_of(name).forward64.inputs:
+        if symbol.startswith("mean"):
+            made[symbol] = rng.normal(0, 1, count) * np.exp(rng.uniform(-6, 4, count))
+        elif symbol.startswith("var"):
+            made[symbol] = np.exp(rng.uniform(-12, 6, count))
+        else:
+            made[symbol] = rng.uniform(-0.99, 0.99, count) * np.sqrt(made["var1"] * made["var2"])
+    if name == "bernoulli_noise":
+        made["mean"] = rng.uniform(0.05, 1, count)
+    return list(made.values())
+
+
+def six(name: str, points: Sequence[F64], setting: Mapping[str, float], *, by_torch: bool) -> dict[str, F64]:
+    """Outputs and partials, by C or by PyTorch."""
+    stable = stable_of(name)
+    one, zero = np.ones_like(points[0]), np.zeros_like(points[0])
+
+    def run(which: str, *arrays: F64) -> list[F64]:
+        if not by_torch:
+            return called(name, which, arrays, [setting[p] for p in stable.forward64.params])
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return [result.numpy() for result in getattr(torch_form(name), which)(*tensors, **setting)]
+
+    found = dict(zip(stable.forward64.outputs, run("forward", *points), strict=True))
+    pairs = partial_names(stable.partials64.inputs).values()
+    for place, seeds in enumerate(((one, zero), (zero, one))):
+        found |= {pair[place]: got for pair, got in zip(pairs, run("backward", *points, *seeds), strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_c_is_as_near_to_the_graph_in_50_digits_as_the_pytorch_form(name: str) -> None:
+    stable, points = stable_of(name), points_of(name, 60)
+    for setting in stable.settings[:2]:
+        by_c, by_torch = (six(name, points, setting, by_torch=by_torch) for by_torch in (False, True))
+        exact: dict[str, list[mpmath.mpf]] = {}
+        with mpmath.workdps(50):
+            for place in range(points[0].size):
+                at = {s: mpmath.mpf(float(p[place])) for s, p in zip(stable.forward64.inputs, points, strict=True)}
+                at |= {p: mpmath.mpf(value) for p, value in setting.items()}
+                for graph in (stable.forward64, stable.partials64):
+                    for output, value in evaluate_mpmath(graph, at).items():
+                        exact.setdefault(output, []).append(value)
+            for output, want in exact.items():
+                scale = [max(1, abs(w)) for w in want]
+                of_c, of_torch = (
+                    max(
+                        float(abs(mpmath.mpf(float(g)) - w) / s)
+                        for g, w, s in zip(got[output], want, scale, strict=True)
+                    )
+                    for got in (by_c, by_torch)
+                )
+                assert of_c < 2e-14, (output, setting)
+                assert of_c <= 2 * of_torch + 1e-15, (output, setting)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", ["relu", "sin", "hardtanh"])
+def test_bits_are_the_same_under_every_setting_of_the_compiler(name: str, build: str) -> None:
+    if any(not re.search(rf"\b{word}\b", _CPU) for word in _NEEDS.get(build, ())):
+        pytest.skip("this CPU lacks the instructions")
+    points = points_of(name, 1000)
+    params = [stable_of(name).settings[0][p] for p in stable_of(name).forward64.params]
+    for which, arrays in (("forward", points), ("backward", [*points, np.ones(1000), np.ones(1000)])):
+        for got, want in zip(
+            called(name, which, arrays, params, BUILDS[build]), called(name, which, arrays, params), strict=True
+        ):
+            assert got.tobytes() == want.tobytes()
+
+
+def test_every_size_gives_each_element_the_same_bits() -> None:
+    mean, var = points_of("hardtanh", 3 * LANES)
+    params = [stable_of("hardtanh").settings[0][p] for p in stable_of("hardtanh").forward64.params]
+    whole = called("hardtanh", "forward", [mean, var], params)
+    for size in (0, 1, LANES - 1, LANES, LANES + 1, 2 * LANES + 7):
+        part = called("hardtanh", "forward", [mean[:size].copy(), var[:size].copy()], params)
+        for got, want in zip(part, whole, strict=True):
+            assert got.tobytes() == want[:size].tobytes()
+
+
+def test_the_exponential_is_within_one_unit_in_the_last_place() -> None:
+    source = source_of("relu") + "\nvoid exponential(const double *x, double *y) { *y = exp64(*x); }\n"
+    exponential = compile_c(source)["exponential"]
+
+    def of(x: float) -> float:
+        y = ctypes.c_double()
+        exponential(ctypes.byref(ctypes.c_double(x)), ctypes.byref(y))
+        return y.value
+
+    rng = np.random.default_rng(2)
+    worst = 0.0
+    with mpmath.workdps(40):
+        for x in [*rng.uniform(-708, 709.7, 2000).tolist(), *rng.normal(0, 1, 1000).tolist()]:
+            exact = mpmath.exp(mpmath.mpf(x))
+            worst = max(worst, float(abs(mpmath.mpf(of(x)) - exact) / math.ulp(float(exact))))
+        for x in rng.uniform(-746, -708, 300).tolist():  # below the normal range
+            assert abs(mpmath.mpf(of(x)) - mpmath.exp(mpmath.mpf(x))) <= mpmath.mpf(2) ** -1074
+    assert worst < 1
+    assert [of(-math.inf), of(-1e300), of(math.inf), of(710.5), of(0.0)] == [0.0, 0.0, math.inf, math.inf, 1.0]
+    assert math.isnan(of(math.nan))
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize("name", ["relu", "hardtanh", "maximum_correlated"])
+def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "rule.c").write_text(source_of(name))
+    flags = [*BUILDS["AVX2"], "-Wall", "-Wextra", "-Werror", "-fopt-info-vec-optimized"]
+    done = subprocess.run(
+        ["gcc", *flags, "-o", "rule.so", "rule.c"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    vectors = {int(line) for line in re.findall(r"rule\.c:(\d+):\d+: optimized: loop vectorized", done.stderr)}
+    lines = source_of(name).splitlines()
+    loops = [number for number, line in enumerate(lines, 1) if "#pragma omp simd" in line]
+    assert len(loops) >= 2
+    for number in loops:
+        end = next(i for i in range(number, len(lines)) if lines[i].strip() == "}")
+        assert vectors & set(range(number, end + 2)), lines[number]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_fast_math_is_refused() -> None:
+    with pytest.raises(BuildError, match="IEEE binary64"):
+        compile_c(source_of("relu"), [*C_FLAGS, "-ffast-math"])
+
+
+def test_lines_are_short_and_the_text_is_the_same_twice() -> None:
+    for name in ("relu", "hardtanh"):
+        text = source_of(name)
+        assert max(map(len, text.splitlines())) <= 120
+        assert text == render_c_float64(stable_of(name), name, HEADER)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_literal_is_the_number_exactly(value: float) -> None:
+    text = c_double(value)
+    back = float.fromhex(text) if "0x" in text else float(text)
+    assert np.float64(back).view(np.int64) == np.float64(value).view(np.int64)

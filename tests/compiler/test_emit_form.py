@@ -1,0 +1,204 @@
+"""What the float64 renderers make of a graph: polynomials and loops are found, and mean what the graph means."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from momentgen.compiler.emit._form import Form, Loop, Section, Tables, form_of
+from momentgen.compiler.real import Graph, outputs_float64
+
+F64 = npt.NDArray[np.float64]
+
+_OPERATIONS: Mapping[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "madd": lambda a, b, c: a * b + c,
+    "recip": lambda a: 1.0 / a,
+    "sqrt": np.sqrt,
+    "neg": np.negative,
+    "abs": np.abs,
+    "exp_mantissa": np.exp,
+    "lt": np.less,
+    "le": np.less_equal,
+    "select": np.where,
+    "same": lambda a: a,
+}
+
+
+def evaluated(form: Form, tables: Tables, point: Mapping[str, F64]) -> dict[str, F64]:
+    """The outputs, by the plainest reading of a form."""
+    values: dict[int, Any] = {}
+    row: Sequence[float] = ()
+
+    def value(index: int) -> Any:
+        item = form.items[index]
+        if item.kind == "const":
+            return item.payload
+        if item.kind == "column":
+            return row[item.payload]
+        return point[item.payload] if item.kind in ("input", "param") else values[index]
+
+    def run(items: Sequence[int]) -> None:
+        for index in items:
+            item = form.items[index]
+            args = [value(a) for a in item.args]
+            if item.kind == "polynomial":
+                values[index] = functools.reduce(lambda v, c, x=args[0]: v * x + c, [*args[1:], *item.payload])
+            else:
+                values[index] = _OPERATIONS[item.kind](*args)
+
+    for part in form.parts:
+        if isinstance(part, Section):
+            run(part.items)
+            continue
+        for constants in tables.rows()[part.turns]:
+            row = constants
+            run(part.items)
+            for accumulator, pairs in part.sums.items():
+                for a, b in pairs:
+                    values[accumulator] = values.get(accumulator, 0.0) + value(a) * value(b)
+    return {name: np.asarray(value(index)) for name, index in form.outputs.items()}
+
+
+def sum_of_atoms(atoms: int, derivatives: int, *, irregular: bool = False) -> Graph:
+    """As an activation's moments: sums of atoms and of their derivatives, and something made of the sums."""
+    g = Graph(inputs=("mean", "var"))
+    rng = random.Random(7)
+    mean, var = g.input("mean"), g.input("var")
+    side = g.lt(mean, g.const(0))
+    size = g.abs(mean)
+    families = []
+    for k in range(atoms):
+        width = g.add(var, g.const(0.3 + 0.17 * k))
+        root = g.sqrt(width)
+        t = g.mul(size, g.recip(root))
+        e = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
+        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
+        family = [g.mul(e, g.horner(u, [0.1, 0.2, -0.3, 0.4, 0.5])), g.mul(e, root)]
+        for n in range(derivatives + (2 if irregular and k == 0 else 1)):
+            family.append(g.madd(t, family[-1], g.mul(g.mul(g.const(-n - 1), g.recip(width)), family[-2])))
+        families.append(family)
+    sums = []
+    for j in range(derivatives):
+        total = None
+        for n, family in itertools.product(reversed(range(3)), families):
+            weight = g.const(rng.uniform(-1, 1)) if n else g.select(side, g.const(rng.random()), g.const(rng.random()))
+            total = g.mul(weight, family[n + j]) if total is None else g.madd(weight, family[n + j], total)
+        assert total is not None
+        sums.append(total)
+    if irregular:
+        sums.append(g.mul(families[0][-1], families[1][0]))
+    result = g.const(0)
+    for total in sums:
+        result = g.madd(total, total, g.mul(g.mul(var, g.const(0.5)), result))
+    g.output("mean", g.add(sums[0], mean))
+    g.output("var", result)
+    return g
+
+
+POINTS = {"mean": np.linspace(-4, 4, 81), "var": np.geomspace(0.01, 30, 81)}
+
+
+@pytest.mark.parametrize(("atoms", "derivatives", "irregular"), [(4, 3, False), (9, 6, False), (5, 4, True)])
+def test_atoms_are_a_loop_and_mean_the_same(atoms: int, derivatives: int, irregular: bool) -> None:
+    graph, tables = sum_of_atoms(atoms, derivatives, irregular=irregular), Tables()
+    form = form_of(graph, tables)
+    (loop,) = (part for part in form.parts if isinstance(part, Loop))
+    assert loop.turns >= atoms - 2 * irregular
+    assert len(loop.sums) == derivatives
+    want = outputs_float64(graph, POINTS)
+    for name, got in evaluated(form, tables, POINTS).items():
+        np.testing.assert_allclose(got, want[name], rtol=1e-11, atol=1e-14)
+
+
+def test_a_sum_that_its_own_atoms_wait_for_is_no_loop() -> None:
+    g, tables = Graph(inputs=("mean", "var")), Tables()
+    widths = [g.sqrt(g.add(g.input("var"), g.const(0.1 * k))) for k in range(1, 6)]
+    atoms = []
+    for width in widths:
+        t = g.mul(g.input("mean"), g.recip(width))
+        e = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
+        atoms.append((g.mul(e, t), g.mul(e, width)))
+    first = g.const(0)
+    for k, (value, _) in enumerate(atoms):
+        first = g.madd(g.const(0.2 + k), value, first)
+    positive, second = g.lt(g.const(0), first), g.const(1)
+    for k, (_, value) in enumerate(atoms):
+        second = g.madd(g.select(positive, g.const(0.3 + k), g.const(0.4 + k)), value, second)
+    g.output("mean", first)
+    g.output("var", second)
+    want, got = outputs_float64(g, POINTS), evaluated(form_of(g, tables), tables, POINTS)
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-12)
+
+
+def test_two_forms_share_the_columns_of_their_tables() -> None:
+    graph, tables = sum_of_atoms(6, 3), Tables()
+    form_of(graph, tables)
+    columns = len(tables.rows()[6][0])
+    form_of(graph, tables)
+    assert len(tables.rows()[6][0]) == columns
+
+
+def test_what_does_not_repeat_is_left_in_order() -> None:
+    g = Graph(inputs=("x",))
+    x = g.input("x")
+    g.output("y", g.add(g.horner(x, [1, 2, 3, 4, 5]), g.sqrt(g.madd(x, x, g.const(1)))))
+    (section,) = form_of(g).parts
+    assert isinstance(section, Section)
+    assert list(section.items) == sorted(section.items)
+
+
+def test_a_polynomial_that_begins_with_a_value_keeps_it() -> None:
+    g, tables = Graph(inputs=("x", "y")), Tables()
+    value = g.input("y")
+    for c in (1, 2, 3, 4):
+        value = g.madd(value, g.input("x"), g.const(c))
+    g.output("z", value)
+    form = form_of(g, tables)
+    point = {"x": np.array([0.5, 2.0]), "y": np.array([3.0, -1.0])}
+    assert evaluated(form, tables, point)["z"].tolist() == outputs_float64(g, point)["z"].tolist()
+
+
+def test_values_that_are_read_twice_are_no_link_of_a_polynomial() -> None:
+    g = Graph(inputs=("x",))
+    x = g.input("x")
+    inner = g.horner(x, [1, 2, 3, 4])
+    g.output("y", g.madd(g.madd(inner, x, g.const(5)), x, inner))
+    kinds = [form_of(g).items[i].kind for part in form_of(g).parts for i in part.items]
+    assert kinds == ["polynomial", "madd", "madd"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_graphs_keep_their_meaning(seed: int) -> None:
+    rng = random.Random(seed)
+    g, tables = Graph(inputs=("x", "y")), Tables()
+    values = [g.input("x"), g.input("y")]
+    for _ in range(120):
+        a, b, c = (rng.choice(values[-12:]) for _ in range(3))
+        weight = g.const(round(rng.uniform(-1, 1), 2))
+        made = [
+            lambda a=a, b=b: g.mul(g.const(0.5), g.add(a, b)),
+            lambda a=a, b=b: g.sub(a, b),
+            lambda a=a, c=c, weight=weight: g.madd(weight, a, c),
+            lambda a=a, b=b: g.recip(g.madd(a, a, g.const(1))),
+            lambda a=a, b=b, c=c: g.select(g.lt(a, b), b, c),
+            lambda a=a: g.sqrt(g.abs(a)),
+        ]
+        values.append(rng.choice(made)())
+    g.output("u", g.add(values[-1], values[-2]))
+    g.output("w", values[-3])
+    form = form_of(g, tables)
+    point = {"x": np.linspace(-2, 2, 50), "y": np.linspace(3, -1, 50)}
+    want = outputs_float64(g, point)
+    for name, got in evaluated(form, tables, point).items():
+        np.testing.assert_allclose(got, np.broadcast_to(want[name], 50), rtol=1e-9, atol=1e-12)

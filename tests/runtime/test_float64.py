@@ -1,0 +1,226 @@
+"""float64 and the code for machines without a compiler: bounded memory, derivatives of every order, other devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from runtime.fixture_rules import scaled_square, square
+from torch import Tensor
+from torch.func import grad, jacrev, jvp, vmap
+
+import momentgen
+from momentgen.runtime import FallbackWarning, autograd, kernel, toolchain
+from momentgen.runtime.slices import Steps, in_slices
+
+TESTS = Path(__file__).parents[1]
+ROOT = Path(momentgen.__file__).parents[1]
+
+#: prints, in bytes an element, by how much the process grew beyond what it held before; Linux alone counts that
+MEMORY = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import momentgen.generated
+op, size, derivatives = getattr(momentgen.generated, sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+def status(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+def run(size):
+    leaves = [torch.randn(size, dtype=torch.float64), torch.rand(size, dtype=torch.float64) + 0.1]
+    leaves = [leaf.requires_grad_(derivatives > 0) for leaf in leaves]
+    out = op(*leaves)
+    for _ in range(derivatives):
+        out = torch.autograd.grad(sum((o * o).sum() for o in out), leaves, create_graph=True)
+
+run(100)
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS:")
+run(size)
+print((status("VmHWM:") - before) / size)
+"""
+
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+
+
+def bytes_an_element(name: str, size: int, derivatives: int, *, compiler: bool) -> float:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), str(ROOT)]), OMP_NUM_THREADS="1")
+    if not compiler:
+        environment["CC"] = "/nonexistent"
+    command = [sys.executable, "-c", MEMORY, name, str(size), str(derivatives)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("name", "size", "compiler"),
+    [
+        ("silu", 1_000_000, True),
+        ("gelu", 200_000, False),
+        pytest.param("silu", 1_000_000, False, marks=pytest.mark.slow),
+        pytest.param("gelu", 1_000_000, False, marks=pytest.mark.slow),
+    ],
+)
+def test_forward_and_backward_take_two_hundred_bytes_an_element(name: str, size: int, compiler: bool) -> None:
+    assert bytes_an_element(name, size, 1, compiler=compiler) < 200
+
+
+@needs_linux
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no compiler"])
+@pytest.mark.parametrize(("name", "size"), [("silu", 200_000), ("silu", 1_000_000), ("gelu", 1_000_000)])
+def test_second_derivatives_take_two_hundred_bytes_an_element(name: str, size: int, compiler: bool) -> None:
+    assert bytes_an_element(name, size, 2, compiler=compiler) < 200
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "VALUES", Steps(3, 3, 1, 3))
+    monkeypatch.setattr(autograd, "DERIVATIVES", Steps(2, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda t: t,
+        lambda t: t.reshape(3, 4),
+        lambda t: t.reshape(4, 3).T,
+        lambda t: t.repeat_interleave(2)[::2],
+        lambda t: t.reshape(1, 3, 2, 2).to(memory_format=torch.channels_last),
+    ],
+    ids=["vector", "matrix", "transposed", "strided", "channels last"],
+)
+def test_slices_give_each_element_its_own_value(layout, small_slices: None) -> None:  # type: ignore[no-untyped-def]
+    mean, var = (layout(t) for t in (torch.randn(12, dtype=torch.float64), torch.rand(12, dtype=torch.float64)))
+    sliced = square.kernel("forward", backend="torch")(mean, var)
+    torch.testing.assert_close(sliced, (mean**2 + var, 2 * var**2 + 4 * mean**2 * var))
+
+
+def of_var(mean: Tensor, var: Tensor) -> Tensor:
+    return square(mean, var).var.sum()
+
+
+def test_derivatives_of_every_order_in_slices(small_slices: None) -> None:
+    """Var of X² is 2 v² + 4 m² v: by m twice 8 v, by m, m and v 8, by m three times 0."""
+    mean = torch.randn(7, dtype=torch.float64, requires_grad=True)
+    var = torch.rand(7, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(of_var(mean, var), mean, create_graph=True)
+    second = torch.autograd.grad(first.sum(), mean, create_graph=True)[0]
+    torch.testing.assert_close(second, 8 * var)
+    third = torch.autograd.grad(second.sum(), (mean, var), create_graph=True, allow_unused=True, materialize_grads=True)
+    torch.testing.assert_close(third, (torch.zeros(7, dtype=torch.float64), torch.full((7,), 8.0, dtype=torch.float64)))
+    assert torch.autograd.gradgradcheck(lambda m, v: tuple(square(m, v)), (mean, var))
+
+
+def test_transforms_in_slices(small_slices: None) -> None:
+    mean, var = torch.randn(5, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
+    torch.testing.assert_close(vmap(grad(grad(of_var)))(mean, var), 8 * var)
+    torch.testing.assert_close(jacrev(grad(of_var))(mean, var), torch.diag(8 * var))
+    third = jvp(lambda v: vmap(grad(grad(of_var)))(mean, v), (var,), (torch.ones_like(var),))[1]
+    torch.testing.assert_close(third, torch.full_like(var, 8.0))
+
+
+def test_slices_are_bounded_and_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    steps, sizes = Steps(least=4, most=16, share=2, device=100), []
+
+    def noted(x: Tensor) -> tuple[Tensor]:
+        sizes.append(x.numel())
+        return (x + 1,)
+
+    for n in (3, 9, 20, 100):
+        sizes.clear()
+        (result,) = in_slices(noted, [torch.arange(float(n))], 1, steps)
+        assert result.tolist() == [i + 1.0 for i in range(n)]
+        assert sum(sizes) == n
+        assert max(sizes) <= max(4, min(16, n // 2))
+
+
+def test_parameters_reach_the_c_in_float64_whole() -> None:
+    mean, var = torch.tensor([3.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
+    scale = 1.1  # no float32 number
+    by_c = scaled_square.kernel("forward", backend="c")(mean, var, scale=scale)
+    torch.testing.assert_close(
+        by_c, (scale * (mean**2 + var), scale**2 * (2 * var**2 + 4 * mean**2 * var)), rtol=1e-15, atol=0
+    )
+
+
+def test_a_package_from_before_there_was_c_in_float64_is_served_by_pytorch_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(toolchain, "_warned", set())
+    monkeypatch.setattr(
+        "momentgen.runtime.native.importlib.resources.files", lambda package: Path("/nowhere") / package
+    )
+    old = kernel.Kernel("square", "runtime.fixture_rules.square", "linearised", 1, ())
+    mean = torch.tensor([3.0], dtype=torch.float64)
+    with pytest.warns(FallbackWarning, match=r"no linearised_float64\.c; build it again"):
+        assert old.run("forward", [mean, mean], ())[0].tolist() == [9.0]
+
+
+# No machine of the tests has MPS or XPU: what follows shows the way such tensors take, not such a device.
+class Elsewhere:
+    """Stands for a tensor on a device that is neither the CPU nor CUDA, as far as the runtime asks one."""
+
+    is_cpu = is_cuda = False
+    layout, device = torch.strided, torch.device("meta")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.dtype = tensor, tensor.dtype
+
+    def cpu(self) -> Tensor:
+        return self.tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_devices_are_computed_in_float64_on_the_cpu_with_one_warning(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "_warned", set())
+    monkeypatch.setattr(kernel, "has_float64", lambda device: device.type == "cpu")
+    mean, var = torch.randn(50).to(dtype), torch.rand(50).to(dtype)
+    seen: list[Tensor] = []
+    real = square._kernels["exact"].run_native
+
+    def noted(which: str, tensors: list[Tensor], params: tuple[float, ...]) -> tuple[Tensor, ...]:
+        seen.extend(tensors)
+        return real(which, tensors, params)
+
+    monkeypatch.setattr(square._kernels["exact"], "run_native", noted)
+    pair = [Elsewhere(mean), Elsewhere(var)]
+    with pytest.warns(FallbackWarning, match="there are no kernels for meta tensors") as caught:
+        results = [square._kernels["exact"].run("forward", pair, ()) for _ in range(2)]  # type: ignore[arg-type]
+    assert len(caught) == 1
+    assert {t.dtype for t in seen} == {torch.float64}
+    assert all(t.dtype is dtype and t.device.type == "meta" for result in results for t in result)
+
+
+def test_what_is_computed_on_the_cpu_for_others_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, var = torch.randn(500).bfloat16(), torch.rand(500).bfloat16()
+    exact = (mean.double() ** 2 + var.double()).to(torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        got = square._kernels["exact"].run_on_cpu("forward", [mean, var], ())[0]
+    assert torch.equal(got, exact)
+
+
+def test_second_derivatives_on_other_devices_go_through_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "has_float64", lambda device: False)
+    mean, var = (t.requires_grad_() for t in (torch.randn(5), torch.rand(5)))
+    (first,) = torch.autograd.grad(of_var(mean, var), mean, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), mean)[0], 8 * var.detach())
+
+
+def test_only_known_devices_are_taken_to_have_float64() -> None:
+    has = [name for name in ("cpu", "cuda", "mps", "xpu") if kernel.has_float64(types.SimpleNamespace(type=name))]  # type: ignore[arg-type]
+    assert has == ["cpu", "cuda"]
