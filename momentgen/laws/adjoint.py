@@ -22,10 +22,11 @@ from torch import Tensor
 from momentgen.laws.activations import BY_FUNCTION, generated_op
 from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Rule, new_law, register_pytree, tensor_of
+from momentgen.laws.law import Rule, laws_in, new_law, register_pytree, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.rules import diagonal_rule
+from momentgen.laws.slopes import slope_of
 from momentgen.laws.table import KINDS, Entry
 
 __all__ = ["Adjoint", "Sources", "adjoint", "gain_of", "recording"]
@@ -131,6 +132,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
         mean = mean.detach() + gain * (given - given.detach())
         if kind == "noise" or sources.residuals:
             mean = sources.shifted(mean, (var - gain.square() * spread).clamp_min(0))
+    elif kind in ("normalise", "softmax") and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
+        mean = mean.detach() + slope
     elif kind == "noise":
         mean = sources.shifted(mean, var)
     elif sources.residuals and kind == "arithmetic" and entry.name == "mul" and law._source is None:
@@ -140,6 +143,18 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     return law
+
+
+def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor) -> Tensor | None:
+    """A tensor of zeros with nearly the derivative of ``mean``, in a small part of its time."""
+    if type(args[0]) is not Adjoint or len([law for law in laws_in(args) if law.RANK]) > 1:
+        return None
+    given, var = args[0]._parts()
+    function = slope_of(entry, args, kwargs, var, mean, spread)
+    if function is None:
+        return None
+    found = function(given)
+    return found - found.detach()
 
 
 def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -31,6 +31,7 @@ from momentgen.laws.maxima import is_monotone
 from momentgen.laws.numerics.shrinkage import shrunk
 from momentgen.laws.point import Point
 from momentgen.laws.rules import diagonal_rule
+from momentgen.laws.slopes import slope_of
 from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -398,17 +399,15 @@ def _general(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if not isinstance(found, Law):
         return found
     mean, whole = found._parts()
-    own = diagonal_rule(entry.name, entry.kind)
-
-    def mean_rule(*own_args: Any, **named: Any) -> Any:
-        return own(entry, own_args, named)._parts()[0]  # type: ignore[misc]
+    starts = tuple(law._mean.contiguous() for law in laws)
+    slope = slope_of(entry, args, kwargs, laws[0]._var, mean, whole) if len(laws) == 1 and args[0] is laws[0] else None
 
     def at(*means: Tensor) -> Any:
+        if slope is not None:
+            return slope(*means)
         place = {id(law): diagonal(m, law._var) for law, m in zip(laws, means, strict=True)}
-        rest, named = _arguments(args, kwargs, lambda law: place[id(law)])
-        return mean_rule(*rest, **named)
+        return _by_rule(entry, args, kwargs, lambda law: place[id(law)])._parts()[0]
 
-    starts = tuple(law._mean.contiguous() for law in laws)
     tangents = torch.vmap(lambda *t: torch.func.jvp(at, starts, t)[1])(*[law._joint.tangents for law in laws])
     if entry.kind in ("product", "arithmetic") and entry.name in _BILINEAR and len(laws) == 2:
         mean = mean + _shared(entry, args, kwargs, laws)
