@@ -1,16 +1,18 @@
 """Laws: what is known of a random value, as objects on which plain torch networks run.
 
 :class:`Point` is certain; :class:`Diagonal` has mean and variance of each value; :class:`Channels` the statistics of a
-data set.  The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
+data set; :class:`Covariance` mean and covariance of all values of one example.
+The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 """
 
 from __future__ import annotations
 
-from momentgen.laws import composite, maxima, norms, pointwise, products, statistics
+from momentgen.laws import composite, covariance_rules, maxima, norms, pointwise, products, statistics
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
 from momentgen.laws.convert import convert
+from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
@@ -20,10 +22,12 @@ from momentgen.laws.pointwise import register_activation
 # Each of these modules has rules of Diagonal, beside those of its own module.
 for _module in (pointwise, products, maxima, norms, statistics, composite):
     Diagonal.RULES.update(_module.RULES)
+Covariance.RULES.update(covariance_rules.RULES)
 
 __all__ = [
     "ACTIVATIONS",
     "Border",
+    "Covariance",
     "Diagonal",
     "Law",
     "MissingRuleError",
