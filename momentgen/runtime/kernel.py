@@ -193,7 +193,8 @@ class Kernel:
     def run_differentiable(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """The same in float32 at least and rounded once, for torch to differentiate."""
         first = tensors[0]
-        wide = [tensor.to(torch.promote_types(first.dtype, torch.float32)) for tensor in tensors]
+        # Views, for torch.func cannot take the derivative of a derivative under vmap in an input handed on as it is.
+        wide = [tensor.to(torch.promote_types(first.dtype, torch.float32)).view_as(tensor) for tensor in tensors]
         return tuple([result.to(first.dtype) for result in self.run_reference(which, wide, params)])
 
     def run_fake(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:

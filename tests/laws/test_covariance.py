@@ -334,6 +334,20 @@ def test_an_example_does_not_depend_on_the_others_nor_on_how_many_fit() -> None:
         torch.testing.assert_close(other.covariance, mine.covariance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_are_as_good_as_they_can_be(dtype: torch.dtype) -> None:
+    network, x = mlp(nn.ReLU), noisy(2, 16)
+    expected = joint(network, x)
+    out = joint(mlp(nn.ReLU).to(dtype), Moments(x.mean.to(dtype), x.var.to(dtype)))
+    assert out.covariance.dtype is out.var.dtype is dtype
+    off = (out.covariance.float() - expected.covariance).norm() / expected.covariance.norm()
+    assert off < (1e-5 if dtype is torch.float64 else 0.05)
+
+
+def test_an_output_of_no_values_has_no_covariance() -> None:
+    assert joint(Function(lambda x: x[:, :0]), noisy(2, 3)).covariance.shape == (2, 0, 0)
+
+
 def test_the_same_bits_twice() -> None:
     network, x = Convolutional().eval(), noisy(2, 1, 6, 6)
     first, second = joint(network, x), joint(network, x)
@@ -407,7 +421,7 @@ def test_gradients_are_those_of_differences() -> None:
     def run(mean: Tensor, var: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def forward(x: Tensor) -> Tensor:
             y = torch.sin(F.linear(x, weights[0]))
-            return F.linear(y * F.linear(x, weights[1]) + y, weights[2])
+            return F.linear(y * F.linear(x, weights[1]).softmax(1) + y, weights[2])
 
         out = joint(Function(forward), Moments(mean, var))
         return out.mean, out.var, out.covariance

@@ -67,7 +67,7 @@ class _MatrixRoot(torch.autograd.Function):
     def forward(matrix: Tensor) -> tuple[Tensor, ...]:
         wide = matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
         if not matrix.numel():
-            return matrix.clone(), matrix.new_zeros(matrix.shape[:-2]), wide, wide.new_zeros(matrix.shape[:-1])
+            return matrix.clone(), matrix.new_zeros(matrix.shape[:-2]), wide.clone(), wide.new_zeros(matrix.shape[:-1])
         values, vectors = torch.linalg.eigh(wide)
         rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
         below = -values.amin(-1) / rounding.clamp_min(torch.finfo(wide.dtype).tiny)
