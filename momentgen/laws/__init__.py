@@ -1,7 +1,9 @@
 """Laws: what is known of a random value, as objects on which plain torch networks run.
 
 :class:`Point` is certain; :class:`Diagonal` has mean and variance of each value; :class:`Channels` the statistics of a
-data set.  The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
+data set; :class:`Covariance` mean and covariance of all values of one example; :class:`Correlated` mean, variance and
+what values have in common.
+The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 """
 
@@ -10,6 +12,8 @@ from __future__ import annotations
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
 from momentgen.laws.convert import convert
+from momentgen.laws.correlated import Correlated
+from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
@@ -20,6 +24,8 @@ from momentgen.laws.two_passes import effort
 __all__ = [
     "ACTIVATIONS",
     "Border",
+    "Correlated",
+    "Covariance",
     "Diagonal",
     "Law",
     "MissingRuleError",

@@ -271,6 +271,9 @@ class Law:
 
     def _assign(self, new: Any) -> None:
         """Become ``new``, a law or a tensor; a view writes through to its base."""
+        if isinstance(new, Law) and new._joint is not None:
+            new._written_into(self)
+            return
         if not isinstance(new, Law):
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
@@ -299,6 +302,10 @@ class Law:
         _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._call, self._of, self._depth = None, None, 0
         self._version += 1
+
+    def _written_into(self, target: Law) -> None:
+        """Let ``target``, a law without a joint part, become this one, which has one."""
+        raise NotImplementedError
 
     def _overwrite(self, new: Any) -> None:
         """Become ``new``, a function of what this has been, and remember that."""
@@ -337,6 +344,8 @@ class Law:
             base._refresh()
         if base._version == version:
             return
+        if base._joint is not None:
+            raise InputError(f"{entry.name}: a view was taken of a certain value that has become a random one since")
         parts = []
         for part in base._parts():
             view = entry.call(part, *args, **kwargs)

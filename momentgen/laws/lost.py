@@ -54,7 +54,7 @@ def explained(error: Exception) -> UnsupportedError | None:
     first = str(error).partition("\n")[0]
     if not any(words in first for words in ("found type '", ", not ", "cannot convert")):
         return None
-    for law in ("Point", "Diagonal"):
+    for law in ("Point", "Diagonal", "Covariance"):
         if f"'{law}'" in first or f"not {law}" in first:
             return UnsupportedError(
                 f"{first}: it takes tensors only, as a function by torch.jit.script does; a random value, {law}, needs "

@@ -10,7 +10,7 @@ from torch import Tensor
 from momentgen.laws.law import Law, remember, tensor_of
 from momentgen.laws.table import Entry, names
 
-__all__ = ["moved"]
+__all__ = ["moved", "shares_memory"]
 
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(
@@ -61,20 +61,22 @@ def _remember_view(
     made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
 ) -> None:
     remember(made, entry, (law, *rest, place), named, law)
-    if entry.name not in _VIEWS:
-        return
-    if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not law._mean.is_contiguous():
+    if shares_memory(entry, law._mean, part, rest):
+        made._view = (law, entry, tuple(rest), named, place, law._version)
+
+
+def shares_memory(entry: Entry, whole: Tensor, part: Tensor, rest: list[Any]) -> bool:
+    """Whether ``part``, a result of the function of ``whole`` and the arguments ``rest``, is a view of it."""
+    if entry.name not in _VIEWS or entry.call is torch.nn.functional.unfold:
+        return False
+    if entry.name in ("reshape", "flatten", "ravel", "reshape_as") and not whole.is_contiguous():
         if torch.compiler.is_compiling():
-            return  # it can catch no error: most are copies
+            return False  # it can catch no error: most are copies
         try:
-            law._mean.view(part.shape)
+            whole.view(part.shape)
         except (RuntimeError, ValueError):  # a fake tensor's is the latter
-            return  # torch copies
-    if entry.call is torch.nn.functional.unfold:
-        return
-    if entry.name == "getitem" and not _basic(rest[0]):
-        return
-    made._view = (law, entry, tuple(rest), named, place, law._version)
+            return False  # torch copies
+    return entry.name != "getitem" or _basic(rest[0])
 
 
 def _basic(index: Any) -> bool:

@@ -106,6 +106,9 @@ def with_variant(x: Any, op: Op, variant: str, params: dict[str, float], plain: 
         params: of the op.
         plain: computes the activation of other laws.
     """
+    by_moments = getattr(type(x), "by_moments", None)
+    if by_moments is not None:
+        return by_moments(x, lambda mean, var: op(mean, var, variant=variant, **cast(Any, params)))
     if not isinstance(x, Diagonal | Channels):
         return plain(x)
     found = op(*x._parts(), variant=variant, **params)

@@ -229,7 +229,8 @@ class Kernel:
             device, dtype = tensors[0].device, tensors[0].dtype
             if not has_float64(device):
                 tensors = tuple([tensor.cpu() for tensor in tensors])
-            results = function(*[tensor.to(torch.float64) for tensor in tensors], **named)
+            # Views: under vmap torch.func takes no second derivative in an input that is handed on as it is.
+            results = function(*[tensor.to(torch.float64).view_as(tensor) for tensor in tensors], **named)
             return tuple([result.to(dtype).to(device) for result in results])
 
         return call

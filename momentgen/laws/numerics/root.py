@@ -1,11 +1,13 @@
-"""The root of a sum of squares of normal values, which is taken as gamma distributed."""
+"""Roots: of variances, of covariance matrices, and of a sum of squares of normal values, taken as gamma distributed."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["root_of", "square_root"]
+__all__ = ["matrix_root", "root_of", "square_root"]
 
 
 def square_root(var: Tensor) -> Tensor:
@@ -37,3 +39,53 @@ def root_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     log_share = torch.where(small, many, few)
     root = torch.where(mean >= 0, square_root(mean), torch.nan)
     return root * (log_share / 2).exp(), torch.where(mean >= 0, -mean * torch.expm1(log_share), torch.nan)
+
+
+def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The symmetric root of a positive semidefinite matrix, and how far from semidefinite it was.
+
+    The root's derivative is defined for equal eigenvalues too, as that of other factors is not; where two eigenvalues
+    are 0 it counts as 0, which is right for the root's square as long as the matrix stays semidefinite.
+
+    Args:
+        matrix: symmetric, shape ``(..., K, K)``.
+
+    Returns:
+        The root, of the same shape, and the least eigenvalue's distance below 0 in multiples of 8 ε √K times the
+        largest one, shape ``(...)``; negative eigenvalues count as 0.
+    """
+    found: tuple[Tensor, Tensor] = _MatrixRoot.apply(matrix)[:2]
+    return found
+
+
+class _MatrixRoot(torch.autograd.Function):
+    """See :func:`matrix_root`; eigenvectors and roots of eigenvalues are kept for the derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor) -> tuple[Tensor, ...]:
+        wide = matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
+        if not matrix.numel():
+            return matrix.clone(), matrix.new_zeros(matrix.shape[:-2]), wide.clone(), wide.new_zeros(matrix.shape[:-1])
+        values, vectors = torch.linalg.eigh(wide)
+        rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
+        below = -values.amin(-1) / rounding.clamp_min(torch.finfo(wide.dtype).tiny)
+        roots = values.clamp_min(0).sqrt()
+        root = (vectors * roots[..., None, :]) @ vectors.mT
+        return ((root + root.mT) / 2).to(matrix.dtype), below, vectors, roots
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, below, vectors, roots = output
+        ctx.mark_non_differentiable(below, vectors, roots)
+        ctx.save_for_backward(vectors, roots)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        vectors, roots = ctx.saved_tensors
+        grad = grads[0].to(vectors.dtype)
+        total = roots[..., :, None] + roots[..., None, :]
+        inner = vectors.mT @ ((grad + grad.mT) / 2) @ vectors
+        inner = torch.where(total > 0, inner / torch.where(total > 0, total, 1), 0)
+        return (vectors @ inner @ vectors.mT).to(grads[0].dtype)

@@ -1,0 +1,297 @@
+"""``Covariance``: mean, and the full covariance of all values of one example.
+
+A network runs on it example by example (:mod:`momentgen.laws.examples`), so that all values of a tensor, its batch of
+one among the dimensions, have one matrix.  What laws have to do with each other is in
+:mod:`~momentgen.laws.covariance_graph`; the rules are in :mod:`~momentgen.laws.covariance_rules` and
+:mod:`~momentgen.laws.covariance_several`.  This module has the law, and its border.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.border import PROPAGATIONS, certain, check, entered
+from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
+from momentgen.laws.examples import per_example
+from momentgen.laws.law import Law, new_law
+from momentgen.laws.numerics.hermite import Expansion, Function, expansion
+from momentgen.laws.numerics.hermite import covariance as hermite_covariance
+from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.point import Point, point
+from momentgen.laws.unsupported import unsupported
+from momentgen.runtime import JointMoments, Moments
+
+__all__ = ["Covariance", "covariance", "fixed", "options", "source", "symmetric"]
+
+
+class Covariance(Law):
+    """Mean and covariance of all values of one example, whose batch of one is among the dimensions.
+
+    Made by the method ``covariance``, and alive while the network runs.
+    """
+
+    __slots__ = ()
+    RANK = 3
+    RULES: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def node(self) -> Node:
+        """The law's place in the graph."""
+        return cast(Node, self._joint[0])
+
+    @property
+    def cov(self) -> Tensor:
+        """Covariance of the values in the order of the memory, shape ``(N, N)``."""
+        return cast(Tensor, self.node.cov)
+
+    def moments(self) -> Moments:
+        """Mean and variance."""
+        return Moments(*self._parts())
+
+    def by_moments(self, function: Function, terms: int | None = None) -> Covariance:
+        """A function of one value at a time, given by its mean and variance.
+
+        Args:
+            function: mean and variance, from those of the value.
+            terms: of the Hermite sum; None for as many as the run is set to.
+        """
+        found = expansion(function, self._mean, self._var, current().terms if terms is None else terms)
+        mean, var, slope = (part.reshape(-1) for part in found[:3])
+        flat = Expansion(mean, var, slope, tuple(part.reshape(-1) for part in found.higher))
+        cov = hermite_covariance(flat, self._var.reshape(-1), self.cov)
+        return covariance(found.mean, Node(cov, [(self.node, lambda rows: rows * slope)]), found.var)
+
+    def _like(self, *parts: Tensor) -> Law:
+        raise unsupported(Tensor.copy_, self, "a value with a covariance is more than its mean and variance")
+
+    # Writing in place: other names of the memory that is written to must see it.
+
+    def _sharing(self) -> list[Covariance]:
+        laws = (known() for known in self._joint[1])
+        return [law for law in laws if law is not None and law is not self and law._joint[1] is self._joint[1]]
+
+    def _assign(self, new: Any) -> None:
+        if new is self:
+            return
+        if not isinstance(new, Covariance):
+            new = fixed(new._form() if isinstance(new, Law) else new)
+        if new.shape != self.shape:
+            new = new.expand(self.shape)  # raises as torch does if it would grow
+        if new.dtype is not self.dtype:
+            new = new.to(self.dtype)
+        for other in self._sharing():
+            if other.node is not self.node:
+                why = "a part of it, or what it is a part of, has another name that is in use; write it out of place"
+                raise unsupported(Tensor.copy_, self, why)
+            _become(other, new._mean.reshape(other.shape), new._var.reshape(other.shape), new.node)
+        _become(self, new._mean, new._var, new.node)
+
+    def _overwrite(self, new: Any) -> None:
+        self._assign(new)
+
+    def _reshape(self, entry: Any, args: Any, kwargs: Any, new: Law) -> None:
+        self._mean, self._var = new._parts()
+        self._joint = new._joint
+        self._version += 1
+
+    def _written_into(self, target: Law) -> None:
+        """Let ``target``, a certain value, become this one."""
+        if target._view is not None:
+            raise unsupported(Tensor.copy_, self, "it cannot be written into a part of a certain value by a view")
+        mean = self if target.shape == self.shape else self.expand(target.shape)
+        target.__class__ = Covariance
+        target._joint = (None, [weakref.ref(target)])
+        _become(cast(Covariance, target), mean._mean, mean._var, mean.node)
+
+
+def _become(law: Covariance, mean: Tensor, var: Tensor, node: Node) -> None:
+    law._mean, law._var, law._joint = mean, var, (node, law._joint[1])
+    law._call = law._of = None
+    law._version += 1
+    current().register(law, node)
+
+
+def covariance(mean: Tensor, node: Node, var: Tensor | None = None, of: Covariance | None = None) -> Covariance:
+    """A law.
+
+    Args:
+        mean: any shape.
+        node: of the values in the order of the memory.
+        var: *variance*; None for the diagonal of the covariance.
+        of: the law with which it shares memory, as a view does.
+    """
+    law: Covariance = new_law(
+        Covariance, mean, cast(Tensor, node.cov).diagonal().view(mean.shape) if var is None else var
+    )
+    law._noise = Covariance
+    aliases = [] if of is None else of._joint[1]
+    aliases.append(weakref.ref(law))
+    law._joint = (node, aliases)
+    current().register(law, node)
+    return law
+
+
+def source(mean: Tensor, var: Tensor, factor: Tensor | None = None, name: str = "the input") -> Covariance:
+    """A law of values that are independent of all others: of each other too, but for ``factor`` of shape ``(r, N)``."""
+    current().check_room(name, mean.numel(), mean.dtype)
+    flat = var.reshape(-1)
+    cov = torch.diag_embed(flat) if factor is None else torch.diagonal_scatter(symmetric(factor.mT @ factor), flat)
+    return covariance(mean, Node(cov), var)
+
+
+def fixed(value: Tensor) -> Covariance:
+    """A certain value, as a law of variance 0."""
+    return source(value, torch.zeros_like(value))
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """The symmetric part of what is symmetric but for rounding, its diagonal at least 0."""
+    found = (matrix + matrix.mT) / 2
+    return torch.diagonal_scatter(found, found.diagonal().clamp_min(0))
+
+
+# ---------------------------------------------------------------------- border
+
+
+def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = _with_moments(args, kwargs)
+    given = [leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=_is_moments) if isinstance(leaf, Moments)]
+    for leaf in given:
+        check(where, leaf)
+    # One value given twice is one value, which the split of the batch would hide.
+    first = [next(k for k, x in enumerate(given) if x.mean is leaf.mean and x.var is leaf.var) for leaf in given]
+    factors = [k for k, leaf in enumerate(given) if isinstance(leaf, JointMoments)]
+    extra = tuple(cast(JointMoments, given[k]).factor for k in factors)
+    batch = given[0].mean.shape[0] if given[0].mean.dim() else 1
+    if not batch:
+        raise InputError(f"{type(where).__name__}: the method covariance needs at least one example")
+    training = bool(getattr(where, "training", False))
+    layout: list[Any] = []
+
+    def lifted(leaves: list[Any], factor: dict[int, Tensor]) -> list[Any]:
+        laws: dict[int, Covariance] = {}
+        found: list[Any] = []
+        k = 0
+        for leaf in leaves:
+            if isinstance(leaf, Moments):
+                if first[k] == k:
+                    laws[k] = source(leaf.mean, leaf.var, factor.get(k), type(where).__name__)
+                found.append(laws[first[k]])
+                k += 1
+            elif isinstance(leaf, Tensor) and (leaf.is_floating_point() or (training and leaf.dtype is not torch.bool)):
+                found.append(point(leaf, Covariance))
+            else:
+                found.append(leaf)
+        return found
+
+    def one(own: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        named = dict(named)
+        factor = dict(zip(factors, named.pop("_extra", ()), strict=True))
+        leaves, form = pytree.tree_flatten((own, named), is_leaf=_is_moments)
+        token = CURRENT.set(Run(width))
+        try:
+            with entered():
+                own, named = pytree.tree_unflatten(lifted(leaves, factor), form)
+                return _lowered(where, forward(*own, **named), layout)
+        finally:
+            CURRENT.reset(token)
+
+    width, chunk = batch, None
+    while True:
+        try:
+            parts = per_example(where, one, args, kwargs, extra, chunk)
+        except Narrower as fewer:
+            width = chunk = fewer.batch
+            continue
+        return _raised(parts, layout)
+
+
+PROPAGATIONS["covariance"] = _propagate
+
+
+def _is_moments(value: Any) -> bool:
+    return isinstance(value, Moments)
+
+
+def _with_moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which one at least is moments: the first tensor, if none is."""
+    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=_is_moments)
+    if not any(map(_is_moments, leaves)):
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim():
+                leaves[place] = certain(leaf)
+                break
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, form)
+    return found
+
+
+def _lowered(where: Any, out: Any, layout: list[Any]) -> list[tuple[Tensor, ...]]:
+    """The tensors of what a network returned for one example; ``layout`` says what they are."""
+    leaves, form = pytree.tree_flatten(out, is_leaf=lambda part: isinstance(part, Law | Moments))
+    kinds: list[Any] = []
+    parts: list[tuple[Tensor, ...]] = []
+    for leaf in leaves:
+        if not isinstance(leaf, Law | Moments | Tensor):
+            kinds.append(leaf)
+            continue
+        if isinstance(leaf, Covariance):
+            tensors: tuple[Tensor, ...] = (leaf._mean, leaf._var)
+        elif isinstance(leaf, Point):
+            tensors = (leaf._form(),)
+        else:
+            tensors = (leaf,) if isinstance(leaf, Tensor) else leaf._parts() if isinstance(leaf, Law) else tuple(leaf)
+        if not tensors[0].dim() or tensors[0].shape[0] != 1:
+            raise InputError(
+                f"{type(where).__name__}: the method covariance runs a network example by example, and expects outputs "
+                f"with the example in dimension 0, of size 1; got one of shape {tuple(tensors[0].shape)}"
+            )
+        tensors = tuple(part.squeeze(0) for part in tensors)
+        kinds.append(_TENSORS)
+        parts.append((*tensors, leaf.cov) if isinstance(leaf, Covariance) else tensors)
+    layout[:] = [kinds, form]
+    return parts
+
+
+#: stands for tensors in a layout
+_TENSORS = object()
+
+
+def _raised(parts: list[tuple[Tensor, ...]], layout: list[Any]) -> Any:
+    """Moments of the whole batch, as the network returned them."""
+    kinds, form = layout
+    rest = iter(parts)
+    leaves: list[Any] = []
+    for kind in kinds:
+        if kind is not _TENSORS:
+            leaves.append(kind)
+            continue
+        tensors = next(rest)
+        if len(tensors) == 3:
+            mean, var, cov = tensors
+            leaves.append(JointMoments.of(mean, var, _root(cov)))
+        elif len(tensors) == 2:
+            leaves.append(Moments(*tensors))
+        else:
+            leaves.append(certain(tensors[0]) if tensors[0].is_floating_point() else tensors[0])
+    return pytree.tree_unflatten(leaves, form)
+
+
+def _root(cov: Tensor) -> Tensor:
+    root, below = matrix_root(cov)
+    if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active() and below.numel():
+        worst = float(below.max())
+        if worst > 1:
+            warnings.warn(
+                f"covariance: an eigenvalue was negative by {worst:.1f} times what rounding explains, and counts as 0",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+    return root

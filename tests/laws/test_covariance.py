@@ -1,0 +1,498 @@
+"""The method ``covariance``: exact where it says so, sampling elsewhere, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks.zoo import BY_NAME
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.covariance import options
+from momentgen.runtime import JointMoments
+
+DRAWS = 1_000_000
+#: of tests/networks, one of each kind
+ZOO = ("multihead_attention", "transformer_encoder_layer_norm_first", "gru_cell", "siren", "nerf", "tcn")
+
+
+def joint(network: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return momentgen.convert(network, "covariance")(*args, **kwargs)
+
+
+def noisy(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, spread: float = 0.5) -> Moments:
+    draw = torch.Generator().manual_seed(seed)
+    mean, var = torch.randn(shape, generator=draw), torch.rand(shape, generator=draw) * spread + 0.02
+    return Moments(mean.to(dtype), var.to(dtype))
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def sampled(network: nn.Module, x: Moments, n: int = DRAWS, chunk: int = 50_000) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the flattened output for the first example of ``x``, by sampling."""
+    draw = torch.Generator().manual_seed(5)
+    total: Any = 0.0
+    outer: Any = 0.0
+    shift: Tensor | None = None
+    with torch.no_grad():
+        for _ in range(n // chunk):
+            z = torch.randn(chunk, *x.mean.shape[1:], generator=draw).to(x.mean.dtype)
+            out = network(x.mean[:1] + x.var[:1].sqrt() * z).flatten(1).double()
+            shift = out.mean(0) if shift is None else shift
+            out = out - shift
+            total, outer = total + out.sum(0), outer + out.T @ out
+    mean = total / n
+    return mean + shift, outer / n - torch.outer(mean, mean)
+
+
+def assert_close_to_samples(
+    network: nn.Module, x: Moments, off: float, of_sd: float, of_mean: float, n: int = DRAWS
+) -> JointMoments:
+    """Frobenius error of the covariance, geometric mean of σ, and means in σ, within the given bounds."""
+    with torch.no_grad():
+        out = joint(network, x)
+    mean, cov = sampled(network, x, n)
+    sd = cov.diagonal().sqrt()
+    assert float((out.covariance[0] - cov).norm() / cov.norm()) < off
+    assert abs(float((out.std[0].flatten() / sd).log().mean())) < of_sd
+    assert float(((out.mean[0].flatten() - mean) / sd).abs().max()) < of_mean
+    assert_sound(out)
+    return out
+
+
+def assert_sound(out: JointMoments) -> None:
+    """Finite, symmetric to the bit, positive semidefinite, variances not negative and those of the covariance."""
+    cov = out.covariance
+    assert cov.isfinite().all()
+    assert torch.equal(cov, cov.mT)
+    assert (out.var >= 0).all()
+    largest = cov.diagonal(dim1=-2, dim2=-1).amax(-1)
+    assert (torch.linalg.eigvalsh(cov.double()).amin(-1) >= -1e-6 * largest).all()
+    rest = (cov.diagonal(dim1=-2, dim2=-1) - out.var.flatten(1)).abs()
+    assert (rest <= 1e-5 * largest[:, None]).all()
+
+
+# ---------------------------------------------------------------------- exact
+
+
+class Linear(nn.Module):
+    """Linear maps that meet again, moved and put together in many ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1, stride=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.up = nn.ConvTranspose2d(4, 2, 2, stride=2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        z = F.avg_pool2d(self.up(y), 2) - 0.3 * x
+        both = torch.cat([y.permute(0, 2, 1, 3).reshape(1, 4, 4, 4)[:, :2], z.flip(-1)], 1).contiguous()
+        both = torch.where(both.new_ones(both.shape).cumsum(-1) > 1, both, 2.0)
+        parts = [part.mean((2, 3)) for part in F.pad(both, (1, 0, 0, 1), value=3.0).chunk(2, 1)]
+        flat = torch.stack(parts, 1).roll(1, 2)
+        written = torch.zeros_like(torch.cat([flat, flat], 2))
+        written[:, :, ::2] = flat
+        written[..., 1] = flat.sum(-1) / 2
+        out = self.head(written.flatten(1)).unflatten(1, (3, 1)).expand(-1, -1, 2)
+        out = out + F.interpolate(z.mean(1)[:, None, :3, :2], (3, 2))[:, 0]
+        out *= 1.5
+        return torch.diff(out, dim=1).tril()
+
+
+def test_linear_networks_are_exact() -> None:
+    network, x = Linear().double().eval(), noisy(2, 2, 4, 4, dtype=torch.float64)
+    out = joint(network, x)
+    for i in range(2):
+        jacobian = torch.func.jacrev(lambda mean: network(mean[None])[0])(x.mean[i]).reshape(out.mean[i].numel(), -1)
+        expected = jacobian @ torch.diag(x.var[i].flatten()) @ jacobian.T
+        torch.testing.assert_close(out.mean[i], network(x.mean[i : i + 1])[0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(out.covariance[i], expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(out.var[i].flatten(), expected.diagonal(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("function", "terms", "coefficients"),
+    [
+        (torch.square, 2, lambda m, v: [2 * m, 2 + 0 * m]),
+        (lambda x: x**3, 3, lambda m, v: [3 * (m * m + v), 6 * m, 6 + 0 * m]),
+        (lambda x: x**4, 4, lambda m, v: [4 * m**3 + 12 * m * v, 12 * (m * m + v), 24 * m, 24 + 0 * m]),
+        (torch.exp, 4, lambda m, v: [(m + v / 2).exp()] * 4),
+        (torch.sin, 4, lambda m, v: [s * (-v / 2).exp() for s in (m.cos(), -m.sin(), -m.cos(), m.sin())]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_hermite_terms_are_those_of_the_function(
+    function: Any, terms: int, coefficients: Any, dtype: torch.dtype
+) -> None:
+    weight = torch.tensor([[0.5, 0.2, -0.1], [0.3, -0.4, 0.6]], dtype=dtype)
+    x = noisy(1, 3, seed=3, dtype=dtype, spread=0.3)
+    with options(terms=terms):
+        out = joint(Function(lambda x: function(F.linear(x, weight))), x)
+    wide, var = weight.double(), x.var[0].double()
+    mean, cov = wide @ x.mean[0].double(), wide @ torch.diag(var) @ wide.T
+    expected = sum(
+        float(c[0] * c[1]) * cov[0, 1] ** k / math.factorial(k)
+        for k, c in enumerate(coefficients(mean, cov.diagonal()), 1)
+    )
+    rtol = 1e-9 if dtype is torch.float64 else 1e-4
+    torch.testing.assert_close(out.covariance[0, 0, 1].double(), expected, rtol=rtol, atol=rtol * float(out.var.max()))
+
+
+def test_relu_of_two_equal_values_keeps_what_four_terms_say() -> None:
+    """At mean 0 ReLU's coefficients are 1/2, φ(0), 0 and −φ(0) in units of σ."""
+    out = joint(Function(lambda x: torch.relu(x.expand(-1, 2))), Moments(torch.zeros(1, 1), torch.ones(1, 1)))
+    shares = [1 / 4, 1 / (4 * math.pi), 0.0, 1 / (48 * math.pi)]
+    torch.testing.assert_close(out.covariance[0, 0, 1], torch.tensor(sum(shares)), rtol=1e-5, atol=0)
+    torch.testing.assert_close(out.var[0, 0], torch.tensor(0.5 - 0.5 / math.pi), rtol=1e-6, atol=0)
+    assert_sound(out)
+
+
+def test_products_of_jointly_normal_values_are_exact() -> None:
+    first, second = torch.randn(2, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = noisy(1, 3, dtype=torch.float64)
+    out = joint(Function(lambda x: F.linear(x, first) * F.linear(x, second)), x)
+    cov = torch.diag(x.var[0])
+    # E of products of quadratic forms xᵀA_i x of normal values, with A_i the symmetric part of first_i second_iᵀ
+    forms = [(torch.outer(a, b) + torch.outer(b, a)) / 2 for a, b in zip(first, second, strict=True)]
+    m = x.mean[0]
+    for i, a in enumerate(forms):
+        torch.testing.assert_close(out.mean[0, i], m @ a @ m + (a @ cov).trace())
+        for j, b in enumerate(forms):
+            expected = 2 * (a @ cov @ b @ cov).trace() + 4 * m @ a @ cov @ b @ m
+            torch.testing.assert_close(out.covariance[0, i, j], expected)
+
+
+def test_mean_and_variance_of_the_larger_of_two_jointly_normal_values_are_exact() -> None:
+    weight = torch.tensor([[1.0, 0.5], [0.8, -0.2]])
+    x = noisy(1, 2)
+
+    def larger(x: Tensor) -> Tensor:
+        a, b = F.linear(x, weight).split(1, 1)
+        return torch.cat([torch.maximum(a, b), torch.minimum(a, b), torch.maximum(a, torch.tensor(0.3))], 1)
+
+    mean, cov = sampled(Function(larger), x)
+    out = joint(Function(larger), x)
+    torch.testing.assert_close(out.mean[0].double(), mean, rtol=0, atol=4e-3 * float(cov.max()) ** 0.5)
+    torch.testing.assert_close(out.var[0].double(), cov.diagonal(), rtol=6e-3, atol=0)
+    assert_sound(out)
+
+
+# ------------------------------------------------------------------- sampling
+
+
+def mlp(activation: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4))
+
+
+@pytest.mark.parametrize(
+    ("activation", "off", "of_sd", "of_mean"),
+    [(nn.ReLU, 0.03, 0.005, 0.01), (nn.GELU, 0.01, 0.002, 0.01), (nn.Tanh, 0.01, 0.002, 0.01)],
+)
+def test_an_mlp_agrees_with_sampling(
+    activation: Callable[[], nn.Module], off: float, of_sd: float, of_mean: float
+) -> None:
+    assert_close_to_samples(mlp(activation), noisy(1, 16, spread=0.2), off, of_sd, of_mean)
+
+
+class Residual(nn.Module):
+    """Blocks whose branches meet their input, in place."""
+
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Linear(8, 8) for _ in range(2 * blocks))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for first, second in zip(self.inner[::2], self.inner[1::2], strict=True):
+            identity = x
+            x = second(F.relu(first(x), inplace=True))
+            x += identity
+        return self.head(F.gelu(x))
+
+
+class Convolutional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.head = nn.Linear(12, 3)
+        self.body[1].running_mean.uniform_(-0.3, 0.3)
+        self.body[1].running_var.uniform_(0.2, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).flatten(1))
+
+
+class Attention(nn.Module):
+    """Attention by torch's function and by hand, each with its input added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 12), nn.Linear(4, 12)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.first(x).chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q, k, v)
+        q, k, v = self.second(x).chunk(3, -1)
+        return self.norm(x + (q @ k.mT / 2).softmax(-1) @ v)
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = (x[:, 0, :3], x[:, 1, 1:])
+        for step in range(3):
+            state = self.cell(x[:, step], state)
+        return torch.cat(state, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "spread", "off", "of_sd", "of_mean"),
+    [
+        (Residual, (8,), 0.05, 0.02, 0.005, 0.01),
+        (Convolutional, (1, 6, 6), 0.05, 0.04, 0.015, 0.1),
+        (Attention, (3, 4), 0.05, 0.05, 0.01, 0.06),
+        (Cell, (3, 4), 0.05, 0.015, 0.005, 0.01),
+    ],
+)
+def test_a_network_agrees_with_sampling(
+    make: Any, shape: tuple[int, ...], spread: float, off: float, of_sd: float, of_mean: float
+) -> None:
+    torch.manual_seed(0)
+    assert_close_to_samples(make().eval(), noisy(1, *shape, spread=spread), off, of_sd, of_mean, 200_000)
+
+
+def test_dropout_of_values_and_of_channels_agrees_with_sampling() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 8)
+
+    def run(x: Tensor) -> Tensor:
+        y = F.dropout(F.relu(layer(x)), 0.3, True)
+        return F.dropout1d(y.view(-1, 2, 4), 0.4, True).flatten(1)
+
+    network = Function(run).train()
+    assert_close_to_samples(network, noisy(1, 6), 0.03, 0.006, 0.006)
+
+
+def test_noise_of_certain_values_is_independent_noise() -> None:
+    network = Function(lambda x: F.dropout(x, 0.5, True) + F.dropout(x, 0.5, True)).train()
+    out = joint(network, torch.full((1, 2), 3.0))
+    torch.testing.assert_close(out.mean, torch.full((1, 2), 6.0))
+    torch.testing.assert_close(out.covariance[0], torch.eye(2) * 18, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_networks_of_other_people_run_unmodified(name: str) -> None:
+    network = BY_NAME[name]
+    mean = network.mean()
+    with torch.no_grad():
+        out = network.call(momentgen.convert(network.build(), "covariance"), Moments(mean, torch.full_like(mean, 1e-4)))
+    assert out.mean.shape == mean.shape[:1] + out.mean.shape[1:]
+    assert (out.var > 0).any()
+    assert_sound(out)
+
+
+# ----------------------------------------------------------------- properties
+
+
+def test_no_noise_gives_the_plain_output_and_no_covariance() -> None:
+    network, mean = Residual(), noisy(2, 8).mean
+    out = joint(network, Moments(mean, torch.zeros_like(mean)))
+    torch.testing.assert_close(out.mean, network(mean))
+    assert not out.var.any()
+    assert not out.covariance.any()
+
+
+def test_an_example_does_not_depend_on_the_others_nor_on_how_many_fit() -> None:
+    network, x = Residual(), noisy(5, 8)
+    whole = joint(network, x)
+    with options(memory=8 * 8 * 4 * 2):  # two examples at a time, and old matrices forgotten
+        few = joint(network, x)
+    single = joint(network, Moments(x.mean[3:4], x.var[3:4]))
+    for other, mine in ((few, whole), (single, JointMoments.of(whole.mean[3:4], whole.var[3:4], whole.factor[3:4]))):
+        torch.testing.assert_close(other.mean, mine.mean)
+        torch.testing.assert_close(other.covariance, mine.covariance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_are_as_good_as_they_can_be(dtype: torch.dtype) -> None:
+    network, x = mlp(nn.ReLU), noisy(2, 16)
+    expected = joint(network, x)
+    out = joint(mlp(nn.ReLU).to(dtype), Moments(x.mean.to(dtype), x.var.to(dtype)))
+    assert out.covariance.dtype is out.var.dtype is dtype
+    off = (out.covariance.float() - expected.covariance).norm() / expected.covariance.norm()
+    assert off < (1e-5 if dtype is torch.float64 else 0.05)
+
+
+def test_an_output_of_no_values_has_no_covariance() -> None:
+    assert joint(Function(lambda x: x[:, :0]), noisy(2, 3)).covariance.shape == (2, 0, 0)
+
+
+def test_the_same_bits_twice() -> None:
+    network, x = Convolutional().eval(), noisy(2, 1, 6, 6)
+    first, second = joint(network, x), joint(network, x)
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.var, second.var)
+    assert torch.equal(first.factor, second.factor)
+
+
+def test_networks_in_a_row_hand_the_covariance_on() -> None:
+    first, second, x = mlp(nn.Tanh)[:2], mlp(nn.Tanh)[2:], noisy(2, 16)
+    torch.testing.assert_close(joint(second, joint(first, x)).covariance, joint(mlp(nn.Tanh), x).covariance)
+
+
+def test_one_value_given_twice_is_one_value_and_two_are_independent() -> None:
+    x, y = noisy(2, 3), noisy(2, 3, seed=1)
+    difference = Function(lambda x, y: x - y)
+    assert not joint(difference, x, x).var.any()
+    torch.testing.assert_close(joint(difference, x, y).var, x.var + y.var)
+
+
+def test_outputs_of_any_structure_come_back_as_moments() -> None:
+    layer = nn.Linear(3, 2)
+    network = Function(lambda x: {"a": (layer(x), [x.shape[1], None]), "b": torch.ones(1, 4), "c": torch.tensor([7])})
+    out = joint(network, noisy(3, 3))
+    assert isinstance(out["a"][0], JointMoments)
+    assert out["a"][0].covariance.shape == (3, 2, 2)
+    assert out["a"][1] == [3, None]
+    assert out["b"].mean.shape == (3, 4)
+    assert not out["b"].var.any()
+    assert out["c"].tolist() == [[7]] * 3 or out["c"].tolist() == [7] * 3
+
+
+def test_the_variant_of_a_layer_is_that_which_was_chosen() -> None:
+    layer, x = momentgen.nn.LeakyReLU(0.1), noisy(1, 3)
+    with momentgen.method("covariance"):
+        out = momentgen.nn.set_variant(layer, layer.op().variants[-1])(x)
+    torch.testing.assert_close(out.var, layer(x).var)
+
+
+def test_writing_in_place_is_seen_under_every_name() -> None:
+    weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+
+    def in_place(x: Tensor) -> Tensor:
+        y = F.linear(x, weight)
+        flat = y.view(2, 2)
+        flat.relu_()
+        y.mul_(2).unsqueeze_(0)
+        z = torch.zeros_like(x)
+        z[:, 1:] = flat.reshape(1, 4)[:, :3]
+        z[0, 0] = 1.0
+        z += x
+        return z
+
+    def out_of_place(x: Tensor) -> Tensor:
+        y = 2 * F.relu(F.linear(x, weight))
+        return torch.cat([torch.ones_like(x[:, :1]), y[:, :3]], 1) + x
+
+    x = noisy(2, 4)
+    out, expected = joint(Function(in_place), x), joint(Function(out_of_place), x)
+    torch.testing.assert_close(out.mean, expected.mean)
+    torch.testing.assert_close(out.covariance, expected.covariance)
+
+
+# ------------------------------------------------------------------- gradients
+
+
+def test_gradients_are_those_of_differences() -> None:
+    weights = torch.randn(3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = noisy(1, 2, dtype=torch.float64)
+
+    def run(mean: Tensor, var: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            y = torch.sin(F.linear(x, weights[0]))
+            return F.linear(y * F.linear(x, weights[1]).softmax(1) + y, weights[2])
+
+        out = joint(Function(forward), Moments(mean, var))
+        return out.mean, out.var, out.covariance
+
+    given = tuple(part.requires_grad_() for part in (*x, weights))
+    assert torch.autograd.gradcheck(run, given, atol=1e-6)
+
+
+def test_gradients_of_relu_reach_an_input_without_noise() -> None:
+    x = Moments(torch.tensor([[0.5, -0.5]]), torch.zeros(1, 2, requires_grad=True))
+    joint(nn.ReLU(), x).var.sum().backward()
+    torch.testing.assert_close(x.var.grad, torch.tensor([[1.0, 0.0]]))
+
+
+def test_a_network_is_trained_through_its_covariance() -> None:
+    torch.manual_seed(0)
+    network = momentgen.convert(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), "covariance")
+    x = noisy(4, 3)
+    wanted = torch.tensor([[1.0, 0.6], [0.6, 1.0]])
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
+    losses = []
+    for _ in range(25):
+        optimiser.zero_grad()
+        out = network(x)
+        loss = (out.covariance - wanted).square().mean() + out.mean.square().mean()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+# ------------------------------------------------------------------- bad input
+
+
+def test_a_layer_too_wide_says_what_it_would_take_and_what_to_do() -> None:
+    network = nn.Sequential(nn.Linear(2, 300), nn.ReLU())
+    said = r"linear, in 0 \(Linear\).*300 values takes.*correlated"
+    with options(memory=100_000), pytest.raises(InputError, match=said):
+        joint(network, noisy(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: x.argmax(1), "argmax of a random value, Covariance.*depends on the value"),
+        (lambda x: torch.log(x), "log of a random value.*not defined for every value"),
+        (lambda x: F.batch_norm(x[..., None], None, None, training=True), "batch_norm.*one by one.*eval"),
+        (lambda x: x[:, :2].relu_() + x[:, :2], "another name that is in use"),
+        (lambda x: torch.fft.fft(x), r"torch.fft.fft of a random value, Covariance"),
+        (lambda x: torch.gather(x, 1, x), "indices cannot be random"),
+    ],
+)
+def test_what_has_no_rule_is_refused_by_name(function: Any, text: str) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        joint(Function(function), noisy(2, 3))
+
+
+def test_outputs_without_the_example_in_front_are_refused() -> None:
+    with pytest.raises(InputError, match=r"dimension 0, of size 1.*\(3, 1\)"):
+        joint(Function(lambda x: x.T), noisy(2, 3))
+    with pytest.raises(InputError, match=r"of size 1.*shape \(\)"):
+        joint(Function(lambda x: x.sum()), noisy(2, 3))
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="expected from 1 to 4 terms, got 5"):
+        options(terms=5)
+    with pytest.raises(InputError, match="positive number of bytes"):
+        options(memory=0)
+    with pytest.raises(InputError, match="must not be negative"):
+        joint(nn.ReLU(), Moments(torch.zeros(2, 2), -torch.ones(2, 2)))
+    with pytest.raises(InputError, match="at least one example"):
+        joint(nn.ReLU(), Moments(torch.zeros(0, 2), torch.ones(0, 2)))
