@@ -5,7 +5,7 @@
 //
 // rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   bernoulli_noise_exact_forward 28, bernoulli_noise_exact_backward 26
+// operations   bernoulli_noise_exact_forward 30, bernoulli_noise_exact_backward 26
 //
 // Certificate:
 //   mean        0 ulp of the terms, worst at
@@ -73,9 +73,12 @@ static inline __attribute__((always_inline)) void bernoulli_noise_exact_forward_
     const float t24 = mean * t23;
     const float t25 = __builtin_fmaf(mean, t24, t17);
     const float t26 = t4 ? mean : t11;
-    const float t27 = t4 ? t25 : t11;
+    const float c0 = 0x1.fffffep+127f;  // 3.40282347e+38
+    const _Bool t27 = c0 < t25;
+    const float t28 = t27 ? c0 : t25;
+    const float t29 = t4 ? t28 : t11;
     *out_mean = t26;
-    *out_var = t27;
+    *out_var = t29;
 }
 
 void bernoulli_noise_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -122,10 +125,10 @@ static inline __attribute__((always_inline)) void bernoulli_noise_exact_backward
     const float t20 = mean * t19;
     const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
     const _Bool t21 = t20 < c0;
+    const float t22 = t21 ? c0 : t20;
     const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t22 = c1 < t20;
-    const float t23 = t21 ? c0 : t20;
-    const float t24 = t22 ? c1 : t23;
+    const _Bool t23 = c1 < t22;
+    const float t24 = t23 ? c1 : t22;
     const float t25 = __builtin_fmaf(t24, grad_var, grad_mean);
     *out_grad_mean = t25;
     *out_grad_var = t13;

@@ -5,16 +5,6 @@
 #
 # rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   bernoulli_noise_exact_forward 28, bernoulli_noise_exact_backward 26
-#
-# Certificate:
-#   mean        0 ulp of the terms, worst at
-#   var         1.54 ulp of the terms, worst at mean = -8.96784229e-08, var = 2.94370121e-17, p = 0.299999714
-#   dmean_dmu   0 ulp of the terms, worst at
-#   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    0.808 ulp of the terms, worst at mean = -4.22686322e-12, var = 1.73874881e-27, p = 0.299999714
-#   dvar_dvar   0.184 ulp of the terms, worst at mean = 603.101318, var = 7728.7373, p = 0.299999714
-#   against exact values at 59593 points over all of float32; details in exact.json
 """bernoulli_noise, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,37 +15,24 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean == mean
-    t4 = 0.0 <= var
-    t5 = t3 & t4
-    t8 = torch.where(t5, torch.full_like(mean, 1.0), -1.0)
-    t9 = torch.sqrt(t8)
-    t10 = torch.where(t5, mean, t9)
-    t12 = -1.0 + p
-    t13 = 1.0 / t12
-    t14 = -t13
-    t15 = var * t14
-    t16 = -p
-    t17 = t13 * t16
-    t18 = mean * t17
-    t20 = mean * t18 + t15
-    t21 = torch.where(t5, t20, t9)
-    return t10, t21
+    t0 = (mean == mean) & (0.0 <= var)
+    t1 = torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
+    t2 = 1.0 / (p + (-1.0))
+    t2 = mean * (mean * (t2 * (-p))) + (var * (-t2))
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    return (torch.where(t0, mean, t1)), (torch.where(t0, t2, t1))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t6 = p + -1.0
-    t7 = 1.0 / t6
-    t8 = -2.0 * p
-    t9 = t7 * t8
-    t10 = mean * t9
-    t11 = -t7
-    t1 = torch.full_like(mean, 1.0)
-    t0 = torch.full_like(mean, 0.0)
-    t11 = torch.full_like(mean, t11)
-    grad_mean_in = grad_mean * t1 + grad_var * t10
-    grad_var_in = grad_mean * t0 + grad_var * t11
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / (p + (-1.0))
+    t1 = mean * (t0 * (p * (-2.0)))
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    return (
+        grad_mean * torch.full_like(mean, 1.0) + grad_var * t1,
+        grad_mean * torch.full_like(mean, 0.0) + grad_var * torch.full_like(mean, (-t0)),
+    )

@@ -5,7 +5,7 @@
 #
 # rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   bernoulli_noise_exact_forward 28, bernoulli_noise_exact_backward 26
+# operations   bernoulli_noise_exact_forward 30, bernoulli_noise_exact_backward 26
 #
 # Certificate:
 #   mean        0 ulp of the terms, worst at
@@ -59,8 +59,11 @@ def bernoulli_noise_exact_forward(mean, var, p_hi, p_lo):
     t24 = t8 - t14
     t25 = var * t24
     t26 = tl.fma(mean, t23, t25)
-    t27 = tl.where(t2, t26, t4)
-    return (t5, t27)
+    c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t27 = c0 < t26
+    t28 = tl.where(t27, c0, t26)
+    t29 = tl.where(t2, t28, t4)
+    return (t5, t29)
 
 
 @triton.jit
@@ -101,7 +104,7 @@ def bernoulli_noise_exact_backward(mean, var, grad_mean, grad_var, p_hi, p_lo):
     t18 = t17 < c0
     t19 = tl.where(t18, c0, t17)
     c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t20 = c1 < t17
+    t20 = c1 < t19
     t21 = tl.where(t20, c1, t19)
     t22 = tl.fma(t21, grad_var, grad_mean)
     t23 = t2 - t8

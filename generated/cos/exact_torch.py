@@ -4,16 +4,6 @@
 #
 # rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   cos_exact_forward 142, cos_exact_backward 157
-#
-# Certificate:
-#   mean        0.12 tolerance, worst at mean = 14.8767099, var = 3.46261113e-05
-#   var         0.0229 tolerance, worst at mean = 48.588253, var = 2.08997444e-05
-#   dmean_dmu   0.00142 tolerance, worst at mean = 2.46103644, var = 4.61707544
-#   dmean_dvar  0.00141 tolerance, worst at mean = 0.0437809788, var = 23.5616779
-#   dvar_dmu    0.00313 tolerance, worst at mean = -18.0787334, var = 5.98141909e-08
-#   dvar_dvar   0.00354 tolerance, worst at mean = -8.79052925, var = 8.14667225
-#   against exact values at 16958 points over all of float32; details in exact.json
 """cos, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -24,194 +14,105 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-2.5050691474287775e-08, 2.7557313207598146e-06, -0.00019841269828136472, 0.008333333333319657,
+    -0.16666666666666613, 1.0)
+
+_POLYNOMIAL1 = (2.0875542721073105e-09, -2.755731276666344e-07, 2.4801587282509714e-05, -0.0013888888888858176,
+    0.04166666666666642, -0.5, 1.0)
+
+_POLYNOMIAL2 = (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
+    -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
+    0.8847968677143805)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t11 = torch.where(mean < 0.0, -mean, mean)
-    t12 = 2097152.0 < t11
-    t13 = torch.where(t12, 0.0, mean)
-    t15 = t13 * 0.6366197723675814
-    t16 = torch.round(t15)
-    t17 = -t16
-    t19 = t17 * 1.57080078125 + t13
-    t21 = t17 * -4.470348358154297e-06 + t19
-    t23 = t17 * 1.5893254712295857e-08 + t21
-    t26 = t16 * 0.25
-    t27 = torch.round(t26)
-    t28 = 4.0 * t27
-    t29 = t16 - t28
-    t30 = t23 * t23
-    t33 = t30 * 1.5893295268891333e-10 + -2.5050691474287775e-08
-    t35 = t30 * t33 + 2.7557313207598146e-06
-    t37 = t30 * t35 + -0.00019841269828136472
-    t39 = t30 * t37 + 0.008333333333319657
-    t41 = t30 * t39 + -0.16666666666666613
-    t43 = t30 * t41 + 1.0
-    t44 = t23 * t43
-    t47 = t30 * -1.1351513149953905e-11 + 2.0875542721073105e-09
-    t49 = t30 * t47 + -2.755731276666344e-07
-    t51 = t30 * t49 + 2.4801587282509714e-05
-    t53 = t30 * t51 + -0.0013888888888858176
-    t55 = t30 * t53 + 0.04166666666666642
-    t57 = t30 * t55 + -0.5
-    t59 = t30 * t57 + 1.0
-    t60 = t29 * t29
-    t61 = t60 == 1.0
-    t62 = torch.where(t61, t59, t44)
-    t63 = torch.where(t61, t44, t59)
-    t64 = t29 == -1.0
-    t65 = torch.where(t29 < 0.0, -t29, t29)
-    t67 = t65 == 2.0
-    t68 = t64 | t67
-    t69 = t29 == 1.0
-    t70 = t67 | t69
-    t71 = -t62
-    t72 = torch.where(t68, t71, t62)
-    t73 = -t63
-    t74 = torch.where(t70, t73, t63)
-    t75 = -t8
-    t78 = t75 < -700.0
-    t79 = 700.0 < t75
-    t80 = torch.where(t79, 700.0, t75)
-    t81 = torch.where(t78, -700.0, t80)
-    t82 = torch.exp(t81)
-    t83 = torch.where(t78, 0.0, t82)
-    t85 = t8 * -0.5
-    t86 = t85 < -700.0
-    t87 = 700.0 < t85
-    t88 = torch.where(t87, 700.0, t85)
-    t89 = torch.where(t86, -700.0, t88)
-    t90 = torch.exp(t89)
-    t91 = torch.where(t86, 0.0, t90)
-    t92 = t8 < 0.5
-    t93 = torch.where(t92, t8, 0.5)
-    t94 = t93 - 0.25
-    t97 = t94 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t99 = t94 * t97 + 2.20106753722968e-06
-    t101 = t94 * t99 + -1.986574422865993e-05
-    t103 = t94 * t101 + 0.00015949040526043437
-    t105 = t94 * t103 + -0.0011215403561022302
-    t107 = t94 * t105 + 0.006770391614502624
-    t109 = t94 * t107 + -0.03414263053159455
-    t111 = t94 * t109 + 0.13833578814480077
-    t113 = t94 * t111 + -0.42398433857190265
-    t115 = t94 * t113 + 0.8847968677143805
-    t116 = t93 * t115
-    t117 = 1.0 - t83
-    t118 = torch.where(t92, t116, t117)
-    t121 = t72 * -2.0
-    t122 = t72 * t121 + 1.0
-    t125 = -t122
-    t126 = t83 * t125 + 1.0
-    t127 = t74 * t91
-    t131 = t118 * t126
-    t132 = 0.5 * t131
-    t139 = mean == mean
-    t140 = torch.where(t139, t127, mean)
-    t141 = t8 == t8
-    t142 = torch.where(t141, t140, t8)
-    t143 = torch.where(t139, t132, mean)
-    t144 = torch.where(t141, t143, t8)
-    return t142, t144
+    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
+    t1 = torch.round(mean * 0.6366197723675814)
+    t2 = -t1
+    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
+    t3 = t2 * 1.5893254712295857e-08 + t3
+    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
+    t2 = t3 * t3
+    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
+    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
+    t4 = (t1 * t1) == 1.0
+    t5 = torch.where(t4, t2, t3)
+    t2 = torch.where(t4, t3, t2)
+    t3 = (torch.where(t1 < 0.0, -t1, t1)) == 2.0
+    t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
+    t4 = -t0
+    t6 = t4 < (-1400.0)
+    t4 = torch.exp((torch.where(t6, -1400.0, t4)) * 0.5)
+    t4 = t4 * (torch.where(t6, 0.0, t4))
+    t6 = t0 * (-0.5)
+    t7 = t6 < (-1400.0)
+    t6 = torch.exp((torch.where(t7, -1400.0, t6)) * 0.5)
+    t8 = t0 < 0.5
+    t9 = torch.where(t8, t0, 0.5)
+    t9 = t9 * _polynomial(_POLYNOMIAL2, t9 - 0.25, 1.9926069990447574e-08)
+    t6 = (torch.where(t3 | (t1 == 1.0), -t2, t2)) * (t6 * (torch.where(t7, 0.0, t6)))
+    t5 = (torch.where(t8, t9, 1.0 - t4)) * (t4 * (-(t5 * (t5 * (-2.0)) + 1.0)) + 1.0)
+    t5 = t5 * 0.5
+    t6 = torch.where(1.7976931348623157e+308 < t6, 1.7976931348623157e+308, t6)
+    t4 = mean == mean
+    t6 = torch.where(t6 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t6)
+    t9 = t0 == t0
+    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
+    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
+    t6 = torch.where(t9, torch.where(t4, t6, mean), t0)
+    t0 = torch.where(t9, torch.where(t4, t5, mean), t0)
+    return t6, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t11 = torch.where(mean < 0.0, -mean, mean)
-    t12 = 2097152.0 < t11
-    t13 = torch.where(t12, 0.0, mean)
-    t15 = t13 * 0.6366197723675814
-    t16 = torch.round(t15)
-    t17 = -t16
-    t19 = t17 * 1.57080078125 + t13
-    t21 = t17 * -4.470348358154297e-06 + t19
-    t23 = t17 * 1.5893254712295857e-08 + t21
-    t26 = t16 * 0.25
-    t27 = torch.round(t26)
-    t28 = 4.0 * t27
-    t29 = t16 - t28
-    t30 = t23 * t23
-    t33 = t30 * 1.5893295268891333e-10 + -2.5050691474287775e-08
-    t35 = t30 * t33 + 2.7557313207598146e-06
-    t37 = t30 * t35 + -0.00019841269828136472
-    t39 = t30 * t37 + 0.008333333333319657
-    t41 = t30 * t39 + -0.16666666666666613
-    t43 = t30 * t41 + 1.0
-    t44 = t23 * t43
-    t47 = t30 * -1.1351513149953905e-11 + 2.0875542721073105e-09
-    t49 = t30 * t47 + -2.755731276666344e-07
-    t51 = t30 * t49 + 2.4801587282509714e-05
-    t53 = t30 * t51 + -0.0013888888888858176
-    t55 = t30 * t53 + 0.04166666666666642
-    t57 = t30 * t55 + -0.5
-    t59 = t30 * t57 + 1.0
-    t60 = t29 * t29
-    t61 = t60 == 1.0
-    t62 = torch.where(t61, t59, t44)
-    t63 = torch.where(t61, t44, t59)
-    t64 = t29 == -1.0
-    t65 = torch.where(t29 < 0.0, -t29, t29)
-    t67 = t65 == 2.0
-    t68 = t64 | t67
-    t69 = t29 == 1.0
-    t70 = t67 | t69
-    t71 = -t62
-    t72 = torch.where(t68, t71, t62)
-    t73 = -t63
-    t74 = torch.where(t70, t73, t63)
-    t75 = -t8
-    t78 = t75 < -700.0
-    t79 = 700.0 < t75
-    t80 = torch.where(t79, 700.0, t75)
-    t81 = torch.where(t78, -700.0, t80)
-    t82 = torch.exp(t81)
-    t83 = torch.where(t78, 0.0, t82)
-    t85 = t8 * -0.5
-    t86 = t85 < -700.0
-    t87 = 700.0 < t85
-    t88 = torch.where(t87, 700.0, t85)
-    t89 = torch.where(t86, -700.0, t88)
-    t90 = torch.exp(t89)
-    t91 = torch.where(t86, 0.0, t90)
-    t92 = t8 < 0.5
-    t93 = torch.where(t92, t8, 0.5)
-    t94 = t93 - 0.25
-    t97 = t94 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t99 = t94 * t97 + 2.20106753722968e-06
-    t101 = t94 * t99 + -1.986574422865993e-05
-    t103 = t94 * t101 + 0.00015949040526043437
-    t105 = t94 * t103 + -0.0011215403561022302
-    t107 = t94 * t105 + 0.006770391614502624
-    t109 = t94 * t107 + -0.03414263053159455
-    t111 = t94 * t109 + 0.13833578814480077
-    t113 = t94 * t111 + -0.42398433857190265
-    t115 = t94 * t113 + 0.8847968677143805
-    t116 = t93 * t115
-    t117 = 1.0 - t83
-    t118 = torch.where(t92, t116, t117)
-    t119 = -t72
-    t121 = t72 * -2.0
-    t122 = t72 * t121 + 1.0
-    t123 = 2.0 * t72
-    t124 = t74 * t123
-    t125 = -t122
-    t127 = t74 * t91
-    t128 = 2.0 * t83
-    t129 = t128 - 1.0
-    t130 = t125 * t129 + 1.0
-    t133 = t91 * t119
-    t134 = -0.5 * t127
-    t135 = t83 * t118
-    t136 = t124 * t135
-    t137 = t83 * t130
-    t138 = 0.5 * t137
-    grad_mean_in = grad_mean * t133 + grad_var * t136
-    grad_var_in = grad_mean * t134 + grad_var * t138
-    return grad_mean_in, grad_var_in
+    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
+    t1 = torch.round(mean * 0.6366197723675814)
+    t2 = -t1
+    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
+    t3 = t2 * 1.5893254712295857e-08 + t3
+    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
+    t2 = t3 * t3
+    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
+    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
+    t4 = (t1 * t1) == 1.0
+    t5 = torch.where(t4, t2, t3)
+    t2 = torch.where(t4, t3, t2)
+    t3 = (torch.where(t1 < 0.0, -t1, t1)) == 2.0
+    t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
+    t2 = torch.where(t3 | (t1 == 1.0), -t2, t2)
+    t1 = -t0
+    t3 = t1 < (-1400.0)
+    t1 = torch.exp((torch.where(t3, -1400.0, t1)) * 0.5)
+    t1 = t1 * (torch.where(t3, 0.0, t1))
+    t3 = t0 * (-0.5)
+    t4 = t3 < (-1400.0)
+    t3 = torch.exp((torch.where(t4, -1400.0, t3)) * 0.5)
+    t3 = t3 * (torch.where(t4, 0.0, t3))
+    t4 = t0 < 0.5
+    t0 = torch.where(t4, t0, 0.5)
+    t0 = t0 * _polynomial(_POLYNOMIAL2, t0 - 0.25, 1.9926069990447574e-08)
+    t6 = t3 * (-t5)
+    t3 = (t2 * t3) * (-0.5)
+    t0 = (t2 * (t5 * 2.0)) * (t1 * (torch.where(t4, t0, 1.0 - t1)))
+    t1 = t1 * ((-(t5 * (t5 * (-2.0)) + 1.0)) * ((t1 * 2.0) - 1.0) + 1.0)
+    t1 = t1 * 0.5
+    t6 = torch.where(1.7976931348623157e+308 < t6, 1.7976931348623157e+308, t6)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t6 = torch.where(t6 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t6)
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    return grad_mean * t6 + grad_var * t0, grad_mean * t3 + grad_var * t1

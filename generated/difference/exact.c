@@ -5,7 +5,7 @@
 //
 // rule digest  37bae75d85ab6de17ce7f26f2cd3a74bed2431b8efa7897c9078979358ed9d10
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   difference_exact_forward 13, difference_exact_backward 5
+// operations   difference_exact_forward 19, difference_exact_backward 5
 //
 // Certificate:
 //   mean        0.5 ulp of the terms, worst at mean1 = 45451864, var1 = 4.38401045e-15, mean2 = 8855254, var2 =
@@ -61,12 +61,20 @@ static inline __attribute__((always_inline)) void difference_exact_forward_eleme
     const _Bool t6 = t2 & t4;
     const float t7 = var1 + var2;
     const _Bool t8 = t3 & t6;
-    const float t9 = t8 ? 1.0f : (-1.0f);
-    const float t10 = __builtin_sqrtf(t9);
-    const float t11 = t8 ? t5 : t10;
-    const float t12 = t8 ? t7 : t10;
-    *out_mean = t11;
-    *out_var = t12;
+    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
+    const _Bool t9 = t5 < c0;
+    const float t10 = t9 ? c0 : t5;
+    const float t11 = t8 ? 1.0f : (-1.0f);
+    const float t12 = __builtin_sqrtf(t11);
+    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
+    const _Bool t13 = c1 < t7;
+    const float t14 = t13 ? c1 : t7;
+    const float t15 = t8 ? t14 : t12;
+    const _Bool t16 = c1 < t10;
+    const float t17 = t16 ? c1 : t10;
+    const float t18 = t8 ? t17 : t12;
+    *out_mean = t18;
+    *out_var = t15;
 }
 
 void difference_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,

@@ -5,7 +5,7 @@
 #
 # rule digest  37bae75d85ab6de17ce7f26f2cd3a74bed2431b8efa7897c9078979358ed9d10
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   difference_exact_forward 13, difference_exact_backward 5
+# operations   difference_exact_forward 19, difference_exact_backward 5
 #
 # Certificate:
 #   mean        0.5 ulp of the terms, worst at mean1 = 45451864, var1 = 4.38401045e-15, mean2 = 8855254, var2 =
@@ -38,20 +38,28 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def difference_exact_forward(mean1, var1, mean2, var2):
-    t0 = mean1 == mean1
-    t1 = 0.0 <= var1
-    t2 = t0 & t1
-    t3 = mean2 == mean2
-    t4 = t3 & t2
-    t5 = 0.0 <= var2
-    t6 = t5 & t4
-    t7 = tl.where(t6, 1.0, -1.0)
-    t8 = tl.sqrt_rn(t7)
-    t9 = mean1 - mean2
-    t10 = tl.where(t6, t9, t8)
-    t11 = var1 + var2
-    t12 = tl.where(t6, t11, t8)
-    return (t10, t12)
+    t0 = mean1 - mean2
+    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
+    t1 = t0 < c0
+    t2 = tl.where(t1, c0, t0)
+    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t3 = c1 < t2
+    t4 = tl.where(t3, c1, t2)
+    t5 = mean1 == mean1
+    t6 = 0.0 <= var1
+    t7 = t5 & t6
+    t8 = mean2 == mean2
+    t9 = t8 & t7
+    t10 = 0.0 <= var2
+    t11 = t10 & t9
+    t12 = tl.where(t11, 1.0, -1.0)
+    t13 = tl.sqrt_rn(t12)
+    t14 = tl.where(t11, t4, t13)
+    t15 = var1 + var2
+    t16 = c1 < t15
+    t17 = tl.where(t16, c1, t15)
+    t18 = tl.where(t11, t17, t13)
+    return (t14, t18)
 
 
 @triton.jit

@@ -7,13 +7,13 @@
 // operations   erf_exact_forward 180, erf_exact_backward 197
 //
 // Certificate:
-//   mean        0.577 tolerance, worst at mean = 113.091324, var = 546.056946
-//   var         0.643 tolerance, worst at mean = 0.0139445709, var = 0.196165517
-//   dmean_dmu   0.379 tolerance, worst at mean = 1.98122578e+10, var = 1.38812331e+19
-//   dmean_dvar  0.571 tolerance, worst at mean = 3.08167887, var = 1.03195226
-//   dvar_dmu    0.567 tolerance, worst at mean = 9.5657769e+09, var = 4.87826173e+19
-//   dvar_dvar   0.64 tolerance, worst at mean = -6.38493852e+11, var = 2.21650699e+15
-//   against exact values at 17202 points over all of float32; details in exact.json
+//   mean        0.614 tolerance, worst at mean = 1.95637568e+09, var = 1.62689547e+17
+//   var         0.645 tolerance, worst at mean = 0.00192586367, var = 0.203681529
+//   dmean_dmu   0.379 tolerance, worst at mean = 26841834, var = 2.54791196e+13
+//   dmean_dvar  0.571 tolerance, worst at mean = 3.08291245, var = 1.03192449
+//   dvar_dmu    0.567 tolerance, worst at mean = 189264528, var = 1.90616833e+16
+//   dvar_dvar   0.64 tolerance, worst at mean = 1.21237683e+09, var = 2.00171501e+15
+//   against exact values at 17199 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>

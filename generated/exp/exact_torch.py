@@ -4,16 +4,6 @@
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   exp_exact_forward 141, exp_exact_backward 150
-#
-# Certificate:
-#   mean        0.081 tolerance, worst at mean = 3.14618516, var = 1.20207289e-06
-#   var         0.403 tolerance, worst at mean = -36.5327415, var = 4.04532433
-#   dmean_dmu   0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
-#   dmean_dvar  0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
-#   dvar_dmu    0.0403 tolerance, worst at mean = -36.5327415, var = 4.04532433
-#   dvar_dvar   0.0401 tolerance, worst at mean = 29.3018837, var = 13.7044277
-#   against exact values at 15573 points over all of float32; details in exact.json
 """exp, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -24,110 +14,88 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
+    -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
+    0.8847968677143805)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t10 = t8 * 0.5 + mean
-    t11 = -t8
-    t14 = t11 < -700.0
-    t15 = 700.0 < t11
-    t16 = torch.where(t15, 700.0, t11)
-    t17 = torch.where(t14, -700.0, t16)
-    t18 = torch.exp(t17)
-    t19 = torch.where(t14, 0.0, t18)
-    t20 = mean + t8
-    t21 = t20 < -700.0
-    t22 = 700.0 < t20
-    t23 = torch.where(t22, 700.0, t20)
-    t24 = torch.where(t21, -700.0, t23)
-    t25 = torch.exp(t24)
-    t26 = torch.where(t21, 0.0, t25)
-    t27 = t8 < 0.5
-    t28 = torch.where(t27, t8, 0.5)
-    t30 = t28 - 0.25
-    t33 = t30 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t35 = t30 * t33 + 2.20106753722968e-06
-    t37 = t30 * t35 + -1.986574422865993e-05
-    t39 = t30 * t37 + 0.00015949040526043437
-    t41 = t30 * t39 + -0.0011215403561022302
-    t43 = t30 * t41 + 0.006770391614502624
-    t45 = t30 * t43 + -0.03414263053159455
-    t47 = t30 * t45 + 0.13833578814480077
-    t49 = t30 * t47 + -0.42398433857190265
-    t51 = t30 * t49 + 0.8847968677143805
-    t52 = t28 * t51
-    t53 = 1.0 - t19
-    t54 = torch.where(t27, t52, t53)
-    t55 = t26 * t54
-    t56 = t26 * t55
-    t57 = t10 < -700.0
-    t58 = 700.0 < t10
-    t59 = torch.where(t58, 700.0, t10)
-    t60 = torch.where(t57, -700.0, t59)
-    t61 = torch.exp(t60)
-    t62 = torch.where(t57, 0.0, t61)
-    t69 = mean == mean
-    t70 = torch.where(t69, t62, mean)
-    t71 = t8 == t8
-    t72 = torch.where(t71, t70, t8)
-    t73 = torch.where(t69, t56, mean)
-    t74 = torch.where(t71, t73, t8)
-    return t72, t74
+    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t0 = var * t0  # NaN for a negative variance
+    t1 = t0 * 0.5 + mean
+    t2 = -t0
+    t3 = t2 < (-1400.0)
+    t2 = torch.exp((torch.where(t3, -1400.0, t2)) * 0.5)
+    t4 = t0 < 0.5
+    t5 = torch.where(t4, t0, 0.5)
+    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, 1.9926069990447574e-08)
+    t6 = (mean + t0) * 0.5
+    t6 = torch.where(400.0 < t6, 400.0, t6)
+    t7 = t6 < (-1400.0)
+    t6 = torch.exp((torch.where(t7, -1400.0, t6)) * 0.5)
+    t6 = t6 * (torch.where(t7, 0.0, t6))
+    t1 = torch.where(1400.0 < t1, 1400.0, t1)
+    t7 = t1 < (-1400.0)
+    t1 = torch.exp((torch.where(t7, -1400.0, t1)) * 0.5)
+    t1 = t1 * (torch.where(t7, 0.0, t1))
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t2 = (torch.where(t4, t5, 1.0 - (t2 * (torch.where(t3, 0.0, t2))))) * t6
+    t2 = t6 * (t6 * (t6 * t2))
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t6 = mean == mean
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t3 = t0 == t0
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t1 = torch.where(t3, torch.where(t6, t1, mean), t0)
+    t0 = torch.where(t3, torch.where(t6, t2, mean), t0)
+    return t1, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t10 = t8 * 0.5 + mean
-    t11 = -t8
-    t14 = t11 < -700.0
-    t15 = 700.0 < t11
-    t16 = torch.where(t15, 700.0, t11)
-    t17 = torch.where(t14, -700.0, t16)
-    t18 = torch.exp(t17)
-    t19 = torch.where(t14, 0.0, t18)
-    t20 = mean + t8
-    t21 = t20 < -700.0
-    t22 = 700.0 < t20
-    t23 = torch.where(t22, 700.0, t20)
-    t24 = torch.where(t21, -700.0, t23)
-    t25 = torch.exp(t24)
-    t26 = torch.where(t21, 0.0, t25)
-    t27 = t8 < 0.5
-    t28 = torch.where(t27, t8, 0.5)
-    t30 = t28 - 0.25
-    t33 = t30 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t35 = t30 * t33 + 2.20106753722968e-06
-    t37 = t30 * t35 + -1.986574422865993e-05
-    t39 = t30 * t37 + 0.00015949040526043437
-    t41 = t30 * t39 + -0.0011215403561022302
-    t43 = t30 * t41 + 0.006770391614502624
-    t45 = t30 * t43 + -0.03414263053159455
-    t47 = t30 * t45 + 0.13833578814480077
-    t49 = t30 * t47 + -0.42398433857190265
-    t51 = t30 * t49 + 0.8847968677143805
-    t52 = t28 * t51
-    t53 = 1.0 - t19
-    t54 = torch.where(t27, t52, t53)
-    t55 = t26 * t54
-    t56 = t26 * t55
-    t57 = t10 < -700.0
-    t58 = 700.0 < t10
-    t59 = torch.where(t58, 700.0, t10)
-    t60 = torch.where(t57, -700.0, t59)
-    t61 = torch.exp(t60)
-    t62 = torch.where(t57, 0.0, t61)
-    t63 = 0.5 * t62
-    t65 = t56 * 2.0
-    t66 = 1.0 + t54
-    t67 = t26 * t66
-    t68 = t26 * t67
-    grad_mean_in = grad_mean * t62 + grad_var * t65
-    grad_var_in = grad_mean * t63 + grad_var * t68
-    return grad_mean_in, grad_var_in
+    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t0 = var * t0  # NaN for a negative variance
+    t1 = t0 * 0.5 + mean
+    t2 = -t0
+    t3 = t2 < (-1400.0)
+    t2 = torch.exp((torch.where(t3, -1400.0, t2)) * 0.5)
+    t4 = t0 < 0.5
+    t5 = torch.where(t4, t0, 0.5)
+    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, 1.9926069990447574e-08)
+    t2 = torch.where(t4, t5, 1.0 - (t2 * (torch.where(t3, 0.0, t2))))
+    t0 = (mean + t0) * 0.5
+    t0 = torch.where(400.0 < t0, 400.0, t0)
+    t3 = t0 < (-1400.0)
+    t0 = torch.exp((torch.where(t3, -1400.0, t0)) * 0.5)
+    t0 = t0 * (torch.where(t3, 0.0, t0))
+    t1 = torch.where(1400.0 < t1, 1400.0, t1)
+    t3 = t1 < (-1400.0)
+    t1 = torch.exp((torch.where(t3, -1400.0, t1)) * 0.5)
+    t3 = torch.where(t3, 0.0, t1)
+    t5 = t1 * t3
+    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
+    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
+    t3 = t1 * (t3 * 0.5)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t1 = t0 * (t0 * ((t0 * (t2 * t0)) * 2.0))
+    t2 = t0 * (t0 * (t0 * (t0 * (t2 + 1.0))))
+    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    return grad_mean * t5 + grad_var * t1, grad_mean * t3 + grad_var * t2

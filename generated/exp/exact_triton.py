@@ -4,16 +4,16 @@
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   exp_exact_forward 141, exp_exact_backward 150
+# operations   exp_exact_forward 134, exp_exact_backward 145
 #
 # Certificate:
-#   mean        0.081 tolerance, worst at mean = 3.14618516, var = 1.20207289e-06
-#   var         0.403 tolerance, worst at mean = -36.5327415, var = 4.04532433
-#   dmean_dmu   0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
-#   dmean_dvar  0.0389 tolerance, worst at mean = -22.4291267, var = 203.675705
-#   dvar_dmu    0.0403 tolerance, worst at mean = -36.5327415, var = 4.04532433
-#   dvar_dvar   0.0401 tolerance, worst at mean = 29.3018837, var = 13.7044277
-#   against exact values at 15573 points over all of float32; details in exact.json
+#   mean        0.0798 tolerance, worst at mean = -6.39751577, var = 68.9429932
+#   var         0.417 tolerance, worst at mean = -8.76691246, var = 44.0371132
+#   dmean_dmu   0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
+#   dmean_dvar  0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
+#   dvar_dmu    0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
+#   dvar_dvar   0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
+#   against exact values at 15425 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -32,9 +32,9 @@ def exp_exact_forward(mean, var):
     t3 = var * t2  # NaN for a negative variance
     t4 = t3 * 0.5
     t5 = mean + t4
-    t6 = 95.0 < t5
-    t7 = tl.where(t6, 95.0, t5)
-    t8 = t5 < -150.0
+    t6 = 170.0 < t5
+    t7 = tl.where(t6, 170.0, t5)
+    t8 = t7 < -150.0
     t9 = tl.where(t8, -150.0, t7)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
@@ -92,99 +92,92 @@ def exp_exact_forward(mean, var):
     t52 = t3 == t3
     t53 = tl.where(t52, t51, t3)
     t54 = mean + t3
-    t55 = 95.0 < t54
-    t56 = tl.where(t55, 95.0, t54)
-    t57 = t54 < -150.0
-    t58 = tl.where(t57, -150.0, t56)
-    t59 = tl.fma(c0, t58, c1)
-    t60 = t59 - c1
-    t61 = tl.fma(c2, t60, t58)
-    t62 = c3 * t60
-    t63 = t61 + t62
-    t64 = tl.fma(c4, t63, c5)
-    t65 = tl.fma(t63, t64, c6)
-    t66 = tl.fma(t63, t65, c7)
-    t67 = tl.fma(t63, t66, c8)
-    t68 = t63 * t63
-    t69 = tl.fma(t67, t68, t63)
-    t70 = 1.0 + t69
-    t71 = tl.where(t57, 0.0, t70)
-    t72 = t59.to(tl.int32, bitcast=True)
-    t73 = t72 >> 1
-    t74 = 127 + t73
-    t75 = t74 << 23
-    t76 = t75.to(tl.float32, bitcast=True)
-    t77 = t71 * t76
-    t78 = 1 + t72
-    t79 = t78 >> 1
-    t80 = 127 + t79
-    t81 = t80 << 23
-    t82 = t81.to(tl.float32, bitcast=True)
-    t83 = t77 * t82
-    t84 = c9 < t83
-    t85 = tl.where(t84, c9, t83)
-    t86 = t85 < c10
-    t87 = tl.where(t86, c10, t85)
-    t88 = t3 * -1.0
-    t89 = 95.0 < t88
-    t90 = tl.where(t89, 95.0, t88)
-    t91 = t88 < -150.0
-    t92 = tl.where(t91, -150.0, t90)
-    t93 = tl.fma(t92, c0, c1)
-    t94 = t93 - c1
-    t95 = tl.fma(t94, c2, t92)
-    t96 = t94 * c3
-    t97 = t95 + t96
-    t98 = tl.fma(t97, c4, c5)
-    t99 = tl.fma(t97, t98, c6)
-    t100 = tl.fma(t97, t99, c7)
-    t101 = tl.fma(t97, t100, c8)
-    t102 = t97 * t97
-    t103 = tl.fma(t101, t102, t97)
-    t104 = 1.0 + t103
-    t105 = tl.where(t91, 0.0, t104)
-    t106 = t93.to(tl.int32, bitcast=True)
-    t107 = t106 >> 1
-    t108 = t107 + 127
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t105 * t110
-    t112 = t106 + 1
-    t113 = t112 >> 1
-    t114 = 127 + t113
-    t115 = t114 << 23
-    t116 = t115.to(tl.float32, bitcast=True)
-    t117 = t111 * t116
-    t118 = c9 < t117
-    t119 = tl.where(t118, c9, t117)
-    t120 = t119 < c10
-    t121 = tl.where(t120, c10, t119)
-    t122 = 1.0 - t121
-    t123 = t3 < 0.5
-    t124 = tl.where(t123, t3, 0.5)
-    t125 = t124 - 0.25
+    t55 = 0.5 * t54
+    t56 = 80.0 < t55
+    t57 = tl.where(t56, 80.0, t55)
+    t58 = t57 < -150.0
+    t59 = tl.where(t58, -150.0, t57)
+    t60 = tl.fma(c0, t59, c1)
+    t61 = t60 - c1
+    t62 = tl.fma(c2, t61, t59)
+    t63 = c3 * t61
+    t64 = t62 + t63
+    t65 = tl.fma(c4, t64, c5)
+    t66 = tl.fma(t64, t65, c6)
+    t67 = tl.fma(t64, t66, c7)
+    t68 = tl.fma(t64, t67, c8)
+    t69 = t64 * t64
+    t70 = tl.fma(t68, t69, t64)
+    t71 = 1.0 + t70
+    t72 = tl.where(t58, 0.0, t71)
+    t73 = t60.to(tl.int32, bitcast=True)
+    t74 = t73 >> 1
+    t75 = 127 + t74
+    t76 = t75 << 23
+    t77 = t76.to(tl.float32, bitcast=True)
+    t78 = t72 * t77
+    t79 = 1 + t73
+    t80 = t79 >> 1
+    t81 = 127 + t80
+    t82 = t81 << 23
+    t83 = t82.to(tl.float32, bitcast=True)
+    t84 = t78 * t83
+    t85 = t3 * -1.0
+    t86 = t85 < -150.0
+    t87 = tl.where(t86, -150.0, t85)
+    t88 = tl.fma(t87, c0, c1)
+    t89 = t88 - c1
+    t90 = tl.fma(t89, c2, t87)
+    t91 = t89 * c3
+    t92 = t90 + t91
+    t93 = tl.fma(t92, c4, c5)
+    t94 = tl.fma(t92, t93, c6)
+    t95 = tl.fma(t92, t94, c7)
+    t96 = tl.fma(t92, t95, c8)
+    t97 = t92 * t92
+    t98 = tl.fma(t96, t97, t92)
+    t99 = 1.0 + t98
+    t100 = tl.where(t86, 0.0, t99)
+    t101 = t88.to(tl.int32, bitcast=True)
+    t102 = t101 >> 1
+    t103 = t102 + 127
+    t104 = t103 << 23
+    t105 = t104.to(tl.float32, bitcast=True)
+    t106 = t100 * t105
+    t107 = t101 + 1
+    t108 = t107 >> 1
+    t109 = 127 + t108
+    t110 = t109 << 23
+    t111 = t110.to(tl.float32, bitcast=True)
+    t112 = t106 * t111
+    t113 = 1.0 - t112
+    t114 = t3 < 0.5
+    t115 = tl.where(t114, t3, 0.5)
+    t116 = t115 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t126 = tl.fma(t125, c11, c12)
+    t117 = tl.fma(t116, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t127 = tl.fma(t125, t126, c13)
+    t118 = tl.fma(t116, t117, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t128 = tl.fma(t125, t127, c14)
+    t119 = tl.fma(t116, t118, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t129 = tl.fma(t125, t128, c15)
+    t120 = tl.fma(t116, t119, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t130 = tl.fma(t125, t129, c16)
-    t131 = t124 * t130
-    t132 = tl.where(t123, t131, t122)
-    t133 = t87 * t132
-    t134 = t87 * t133
-    t135 = c9 < t134
-    t136 = tl.where(t135, c9, t134)
-    t137 = t136 < c10
-    t138 = tl.where(t137, c10, t136)
-    t139 = tl.where(t50, t138, mean)
-    t140 = tl.where(t52, t139, t3)
-    return (t53, t140)
+    t121 = tl.fma(t116, t120, c16)
+    t122 = t115 * t121
+    t123 = tl.where(t114, t122, t113)
+    t124 = t123 * t84
+    t125 = t84 * t124
+    t126 = t84 * t125
+    t127 = t84 * t126
+    t128 = c9 < t127
+    t129 = tl.where(t128, c9, t127)
+    t130 = t129 < c10
+    t131 = tl.where(t130, c10, t129)
+    t132 = tl.where(t50, t131, mean)
+    t133 = tl.where(t52, t132, t3)
+    return (t53, t133)
 
 
 @triton.jit
@@ -205,169 +198,164 @@ def exp_exact_backward(mean, var, grad_mean, grad_var):
     t2 = tl.sqrt_rn(t1)
     t3 = var * t2  # NaN for a negative variance
     t4 = mean + t3
-    t5 = 95.0 < t4
-    t6 = tl.where(t5, 95.0, t4)
-    t7 = t4 < -150.0
-    t8 = tl.where(t7, -150.0, t6)
+    t5 = tl.fma(t3, 0.5, mean)
+    t6 = t3 * -1.0
+    t7 = 0.5 * t4
+    t8 = 80.0 < t7
+    t9 = tl.where(t8, 80.0, t7)
+    t10 = t9 < -150.0
+    t11 = tl.where(t10, -150.0, t9)
     c0 = tl.full((), 1.4426950216293335, tl.float32)
     c1 = tl.full((), 12582912.0, tl.float32)
-    t9 = tl.fma(c0, t8, c1)
-    t10 = t9 - c1
+    t12 = tl.fma(c0, t11, c1)
+    t13 = t12 - c1
     c2 = tl.full((), -0.693145751953125, tl.float32)
-    t11 = tl.fma(c2, t10, t8)
+    t14 = tl.fma(c2, t13, t11)
     c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t12 = c3 * t10
-    t13 = t11 + t12
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t14 = tl.fma(c4, t13, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t15 = tl.fma(t13, t14, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t16 = tl.fma(t13, t15, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t17 = tl.fma(t13, t16, c8)
-    t18 = t13 * t13
-    t19 = tl.fma(t17, t18, t13)
-    t20 = 1.0 + t19
-    t21 = tl.where(t7, 0.0, t20)
-    t22 = t9.to(tl.int32, bitcast=True)
+    t15 = c3 * t13
+    t16 = t14 + t15
+    t17 = t12.to(tl.int32, bitcast=True)
+    t18 = t17 >> 1
+    t19 = 127 + t18
+    t20 = t19 << 23
+    t21 = t20.to(tl.float32, bitcast=True)
+    t22 = 1 + t17
     t23 = t22 >> 1
     t24 = 127 + t23
     t25 = t24 << 23
     t26 = t25.to(tl.float32, bitcast=True)
-    t27 = t21 * t26
-    t28 = 1 + t22
-    t29 = t28 >> 1
-    t30 = 127 + t29
-    t31 = t30 << 23
-    t32 = t31.to(tl.float32, bitcast=True)
-    t33 = t27 * t32
+    c4 = tl.full((), 0.001381422160193324, tl.float32)
+    c5 = tl.full((), 0.00836889911442995, tl.float32)
+    t27 = tl.fma(c4, t16, c5)
+    c6 = tl.full((), 0.04166840389370918, tl.float32)
+    t28 = tl.fma(t16, t27, c6)
+    c7 = tl.full((), 0.1666651964187622, tl.float32)
+    t29 = tl.fma(t16, t28, c7)
+    c8 = tl.full((), 0.4999999403953552, tl.float32)
+    t30 = tl.fma(t16, t29, c8)
+    t31 = t16 * t16
+    t32 = tl.fma(t30, t31, t16)
+    t33 = 1.0 + t32
+    t34 = tl.where(t10, 0.0, t33)
+    t35 = t34 * t21
+    t36 = t35 * t26
+    t37 = t6 < -150.0
+    t38 = tl.where(t37, -150.0, t6)
+    t39 = tl.fma(t38, c0, c1)
+    t40 = t39 - c1
+    t41 = tl.fma(t40, c2, t38)
+    t42 = t40 * c3
+    t43 = t41 + t42
+    t44 = t39.to(tl.int32, bitcast=True)
+    t45 = t44 >> 1
+    t46 = t45 + 127
+    t47 = t46 << 23
+    t48 = t47.to(tl.float32, bitcast=True)
+    t49 = t44 + 1
+    t50 = t49 >> 1
+    t51 = 127 + t50
+    t52 = t51 << 23
+    t53 = t52.to(tl.float32, bitcast=True)
+    t54 = tl.fma(t43, c4, c5)
+    t55 = tl.fma(t43, t54, c6)
+    t56 = tl.fma(t43, t55, c7)
+    t57 = tl.fma(t43, t56, c8)
+    t58 = t43 * t43
+    t59 = tl.fma(t57, t58, t43)
+    t60 = 1.0 + t59
+    t61 = tl.where(t37, 0.0, t60)
+    t62 = t61 * t48
+    t63 = t62 * t53
+    t64 = 1.0 - t63
+    t65 = 170.0 < t5
+    t66 = tl.where(t65, 170.0, t5)
+    t67 = t66 < -150.0
+    t68 = tl.where(t67, -150.0, t66)
+    t69 = tl.fma(c0, t68, c1)
+    t70 = t69 - c1
+    t71 = tl.fma(c2, t70, t68)
+    t72 = c3 * t70
+    t73 = t71 + t72
+    t74 = t69.to(tl.int32, bitcast=True)
+    t75 = t74 >> 1
+    t76 = 127 + t75
+    t77 = t76 << 23
+    t78 = t77.to(tl.float32, bitcast=True)
+    t79 = 1 + t74
+    t80 = t79 >> 1
+    t81 = 127 + t80
+    t82 = t81 << 23
+    t83 = t82.to(tl.float32, bitcast=True)
+    t84 = tl.fma(c4, t73, c5)
+    t85 = tl.fma(t73, t84, c6)
+    t86 = tl.fma(t73, t85, c7)
+    t87 = tl.fma(t73, t86, c8)
+    t88 = t73 * t73
+    t89 = tl.fma(t87, t88, t73)
+    t90 = 1.0 + t89
+    t91 = tl.where(t67, 0.0, t90)
+    t92 = 0.5 * t91
+    t93 = t78 * t92
+    t94 = t91 * t78
+    t95 = t94 * t83
+    t96 = t83 * t93
     c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t34 = c9 < t33
-    t35 = tl.where(t34, c9, t33)
+    t97 = c9 < t96
+    t98 = tl.where(t97, c9, t96)
     c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t36 = t35 < c10
-    t37 = tl.where(t36, c10, t35)
-    t38 = t3 * -1.0
-    t39 = 95.0 < t38
-    t40 = tl.where(t39, 95.0, t38)
-    t41 = t38 < -150.0
-    t42 = tl.where(t41, -150.0, t40)
-    t43 = tl.fma(t42, c0, c1)
-    t44 = t43 - c1
-    t45 = tl.fma(t44, c2, t42)
-    t46 = t44 * c3
-    t47 = t45 + t46
-    t48 = tl.fma(t47, c4, c5)
-    t49 = tl.fma(t47, t48, c6)
-    t50 = tl.fma(t47, t49, c7)
-    t51 = tl.fma(t47, t50, c8)
-    t52 = t47 * t47
-    t53 = tl.fma(t51, t52, t47)
-    t54 = 1.0 + t53
-    t55 = tl.where(t41, 0.0, t54)
-    t56 = t43.to(tl.int32, bitcast=True)
-    t57 = t56 >> 1
-    t58 = t57 + 127
-    t59 = t58 << 23
-    t60 = t59.to(tl.float32, bitcast=True)
-    t61 = t55 * t60
-    t62 = t56 + 1
-    t63 = t62 >> 1
-    t64 = 127 + t63
-    t65 = t64 << 23
-    t66 = t65.to(tl.float32, bitcast=True)
-    t67 = t61 * t66
-    t68 = c9 < t67
-    t69 = tl.where(t68, c9, t67)
-    t70 = t69 < c10
-    t71 = tl.where(t70, c10, t69)
-    t72 = 1.0 - t71
-    t73 = t3 < 0.5
-    t74 = tl.where(t73, t3, 0.5)
-    t75 = t74 - 0.25
+    t99 = t98 < c10
+    t100 = tl.where(t99, c10, t98)
+    t101 = c9 < t100
+    t102 = tl.where(t101, c9, t100)
+    t103 = t102 < c10
+    t104 = tl.where(t103, c10, t102)
+    t105 = t104 * grad_mean
+    t106 = c9 < t95
+    t107 = tl.where(t106, c9, t95)
+    t108 = t107 < c10
+    t109 = tl.where(t108, c10, t107)
+    t110 = c9 < t109
+    t111 = tl.where(t110, c9, t109)
+    t112 = t111 < c10
+    t113 = tl.where(t112, c10, t111)
+    t114 = t113 * grad_mean
+    t115 = t3 < 0.5
+    t116 = tl.where(t115, t3, 0.5)
+    t117 = t116 - 0.25
     c11 = tl.full((), -0.0011216348502784967, tl.float32)
     c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t76 = tl.fma(t75, c11, c12)
+    t118 = tl.fma(t117, c11, c12)
     c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t77 = tl.fma(t75, t76, c13)
+    t119 = tl.fma(t117, t118, c13)
     c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t78 = tl.fma(t75, t77, c14)
+    t120 = tl.fma(t117, t119, c14)
     c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t79 = tl.fma(t75, t78, c15)
+    t121 = tl.fma(t117, t120, c15)
     c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t80 = tl.fma(t75, t79, c16)
-    t81 = t74 * t80
-    t82 = tl.where(t73, t81, t72)
-    t83 = t37 * t82
-    t84 = t37 * t83
-    t85 = t84 * 2.0
-    t86 = c9 < t85
-    t87 = tl.where(t86, c9, t85)
-    t88 = t87 < c10
-    t89 = tl.where(t88, c10, t87)
-    t90 = tl.fma(t3, 0.5, mean)
-    t91 = 95.0 < t90
-    t92 = tl.where(t91, 95.0, t90)
-    t93 = t90 < -150.0
-    t94 = tl.where(t93, -150.0, t92)
-    t95 = tl.fma(c0, t94, c1)
-    t96 = t95 - c1
-    t97 = tl.fma(c2, t96, t94)
-    t98 = c3 * t96
-    t99 = t97 + t98
-    t100 = tl.fma(c4, t99, c5)
-    t101 = tl.fma(t99, t100, c6)
-    t102 = tl.fma(t99, t101, c7)
-    t103 = tl.fma(t99, t102, c8)
-    t104 = t99 * t99
-    t105 = tl.fma(t103, t104, t99)
-    t106 = 1.0 + t105
-    t107 = tl.where(t93, 0.0, t106)
-    t108 = t95.to(tl.int32, bitcast=True)
-    t109 = t108 >> 1
-    t110 = 127 + t109
-    t111 = t110 << 23
-    t112 = t111.to(tl.float32, bitcast=True)
-    t113 = t107 * t112
-    t114 = 1 + t108
-    t115 = t114 >> 1
-    t116 = 127 + t115
-    t117 = t116 << 23
-    t118 = t117.to(tl.float32, bitcast=True)
-    t119 = t113 * t118
-    t120 = c9 < t119
-    t121 = tl.where(t120, c9, t119)
-    t122 = t121 < c10
-    t123 = tl.where(t122, c10, t121)
-    t124 = c9 < t123
-    t125 = tl.where(t124, c9, t123)
-    t126 = t125 < c10
-    t127 = tl.where(t126, c10, t125)
-    t128 = t127 * grad_mean
-    t129 = tl.fma(t89, grad_var, t128)
-    t130 = 1.0 + t82
-    t131 = t37 * t130
-    t132 = t37 * t131
-    t133 = c9 < t132
-    t134 = tl.where(t133, c9, t132)
-    t135 = t134 < c10
-    t136 = tl.where(t135, c10, t134)
-    t137 = 0.5 * t107
-    t138 = t112 * t137
-    t139 = t118 * t138
-    t140 = c9 < t139
-    t141 = tl.where(t140, c9, t139)
+    t122 = tl.fma(t117, t121, c16)
+    t123 = t116 * t122
+    t124 = tl.where(t115, t123, t64)
+    t125 = t124 * t36
+    t126 = t36 * t125
+    t127 = t126 * 2.0
+    t128 = t36 * t127
+    t129 = t36 * t128
+    t130 = 1.0 + t124
+    t131 = t36 * t130
+    t132 = t36 * t131
+    t133 = t36 * t132
+    t134 = t36 * t133
+    t135 = c9 < t134
+    t136 = tl.where(t135, c9, t134)
+    t137 = t136 < c10
+    t138 = tl.where(t137, c10, t136)
+    t139 = tl.fma(t138, grad_var, t105)
+    t140 = c9 < t129
+    t141 = tl.where(t140, c9, t129)
     t142 = t141 < c10
     t143 = tl.where(t142, c10, t141)
-    t144 = c9 < t143
-    t145 = tl.where(t144, c9, t143)
-    t146 = t145 < c10
-    t147 = tl.where(t146, c10, t145)
-    t148 = t147 * grad_mean
-    t149 = tl.fma(t136, grad_var, t148)
-    return (t129, t149)
+    t144 = tl.fma(t143, grad_var, t114)
+    return (t144, t139)
 
 
 @triton.jit

@@ -5,16 +5,6 @@
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_exact_forward 87, heaviside_exact_backward 171
-#
-# Certificate:
-#   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
-#   var         6.32 ulp, worst at mean = 1.85035729, var = 1
-#   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
-#   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-#   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
-#   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
-#   against exact values at 17081 points over all of float32; details in exact.json
 """heaviside, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,163 +15,70 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.006972164790556437, -0.014898060057651255, 0.010692063967145277, 0.011568654513944456,
+    -0.02698213847767353, 0.012460605794584882, 0.007841708451837596, -0.0008923400002233938, -0.010825374424818623,
+    -0.004026750286908304, 0.011103400678496297, 0.012716864314498469, -0.005436157246779899, -0.025188700351677945,
+    -0.020816759282927394, 0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344,
+    0.18632885650696823, 0.16664109632828214, 0.13207588430885814)
+
+_POLYNOMIAL1 = (6.78988968739235e-10, -8.826651006600605e-09, 9.943938983923288e-08, -1.0139330431864098e-06,
+    9.343430169213156e-06, -7.69952473441674e-05, 0.0005588413076668936, -0.003494672030425364, 0.01818913635332101,
+    -0.07427230677621602, 0.21220659078919374, -0.3183098861837907)
+
+_POLYNOMIAL2 = (-3.394944843696175e-10, 4.4133255033003025e-09, -4.971969491961644e-08, 5.069665215932049e-07,
+    -4.671715084606578e-06, 3.84976236720837e-05, -0.0002794206538334468, 0.001747336015212682, -0.009094568176660505,
+    0.03713615338810801, -0.10610329539459687, 0.15915494309189535)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = t4 == 0.0
-    t13 = t5 & t12
-    t14 = torch.where(t13, 1.0, t11)
-    t15 = torch.sqrt(t8)  # standard deviation, scaled
-    t18 = t14 / t15
-    t19 = 38.5 < t18
-    t20 = torch.where(t19, 38.5, t18)  # t = min(|mean|/sigma, reach)
-    t22 = -0.5 * t20 * t20
-    t23 = torch.exp(t22)  # exp(-t^2/2), mantissa
-    t29 = t20 * 0.25 + 1.0
-    t30 = 1.0 / t29  # u = 1/(1 + t/4)
-    t31 = t30 - 0.25
-    t34 = t31 * -0.0012385699821505691 + 0.006972164790556437
-    t36 = t31 * t34 + -0.014898060057651255
-    t38 = t31 * t36 + 0.010692063967145277
-    t40 = t31 * t38 + 0.011568654513944456
-    t42 = t31 * t40 + -0.02698213847767353
-    t44 = t31 * t42 + 0.012460605794584882
-    t46 = t31 * t44 + 0.007841708451837596
-    t48 = t31 * t46 + -0.0008923400002233938
-    t50 = t31 * t48 + -0.010825374424818623
-    t52 = t31 * t50 + -0.004026750286908304
-    t54 = t31 * t52 + 0.011103400678496297
-    t56 = t31 * t54 + 0.012716864314498469
-    t58 = t31 * t56 + -0.005436157246779899
-    t60 = t31 * t58 + -0.025188700351677945
-    t62 = t31 * t60 + -0.020816759282927394
-    t64 = t31 * t62 + 0.018430597165564475
-    t66 = t31 * t64 + 0.08071822567740511
-    t68 = t31 * t66 + 0.14153249713258145
-    t70 = t31 * t68 + 0.17952285286114344
-    t72 = t31 * t70 + 0.18632885650696823
-    t74 = t31 * t72 + 0.16664109632828214
-    t76 = t31 * t74 + 0.13207588430885814
-    t77 = t30 * t76  # J_0/sqrt(2 pi)
-    t79 = -t77
-    t80 = torch.where(t3, t77, t79)
-    t81 = t23 * t80
-    t82 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
-    t83 = t81 + t82
-    t84 = t77 * t77
-    t85 = -t84
-    t86 = t23 * t85
-    t87 = t77 + t86
-    t88 = t23 * t87
-    return t83, t88
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
+    t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t3 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
+    t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
+    t1 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
+    t1 = (t3 * (torch.where(t0, t4, -t4))) + t1
+    t4 = t3 * (t4 + (t3 * (-(t4 * t4))))
+    return t1, t4
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = t4 == 0.0
-    t13 = t5 & t12
-    t14 = torch.where(t13, 1.0, t11)
-    t15 = torch.sqrt(t8)  # standard deviation, scaled
-    t16 = 1.0 / t15
-    t18 = t14 / t15
-    t19 = 38.5 < t18
-    t20 = torch.where(t19, 38.5, t18)  # t = min(|mean|/sigma, reach)
-    t21 = t20 * t20
-    t22 = -0.5 * t20 * t20
-    t23 = torch.exp(t22)  # exp(-t^2/2), mantissa
-    t25 = torch.where(t5, 0.0, t16)
-    t29 = t20 * 0.25 + 1.0
-    t30 = 1.0 / t29  # u = 1/(1 + t/4)
-    t31 = t30 - 0.25
-    t34 = t31 * -0.0012385699821505691 + 0.006972164790556437
-    t36 = t31 * t34 + -0.014898060057651255
-    t38 = t31 * t36 + 0.010692063967145277
-    t40 = t31 * t38 + 0.011568654513944456
-    t42 = t31 * t40 + -0.02698213847767353
-    t44 = t31 * t42 + 0.012460605794584882
-    t46 = t31 * t44 + 0.007841708451837596
-    t48 = t31 * t46 + -0.0008923400002233938
-    t50 = t31 * t48 + -0.010825374424818623
-    t52 = t31 * t50 + -0.004026750286908304
-    t54 = t31 * t52 + 0.011103400678496297
-    t56 = t31 * t54 + 0.012716864314498469
-    t58 = t31 * t56 + -0.005436157246779899
-    t60 = t31 * t58 + -0.025188700351677945
-    t62 = t31 * t60 + -0.020816759282927394
-    t64 = t31 * t62 + 0.018430597165564475
-    t66 = t31 * t64 + 0.08071822567740511
-    t68 = t31 * t66 + 0.14153249713258145
-    t70 = t31 * t68 + 0.17952285286114344
-    t72 = t31 * t70 + 0.18632885650696823
-    t74 = t31 * t72 + 0.16664109632828214
-    t76 = t31 * t74 + 0.13207588430885814
-    t77 = t30 * t76  # J_0/sqrt(2 pi)
-    t78 = t23 * 0.3989422804014327
-    t79 = t25 * t78
-    t82 = t23 * -0.19947114020071635
-    t83 = t20 * t25
-    t84 = t82 * t83
-    t85 = t25 * t84
-    t86 = -t85
-    t87 = torch.where(t3, t86, t85)
-    t89 = t77 * 2.0
-    t90 = 0.3989422804014327 * t89
-    t91 = t23 * t90
-    t94 = t91 + -0.3989422804014327
-    t95 = t23 * t94
-    t96 = t25 * t95
-    t99 = t21 * -3.5275948205566364e-11 + 6.78988968739235e-10
-    t101 = t21 * t99 + -8.826651006600605e-09
-    t103 = t21 * t101 + 9.943938983923288e-08
-    t105 = t21 * t103 + -1.0139330431864098e-06
-    t107 = t21 * t105 + 9.343430169213156e-06
-    t109 = t21 * t107 + -7.69952473441674e-05
-    t111 = t21 * t109 + 0.0005588413076668936
-    t113 = t21 * t111 + -0.003494672030425364
-    t115 = t21 * t113 + 0.01818913635332101
-    t117 = t21 * t115 + -0.07427230677621602
-    t119 = t21 * t117 + 0.21220659078919374
-    t121 = t21 * t119 + -0.3183098861837907
-    t122 = t20 < 1.0
-    t123 = t83 * t121
-    t124 = torch.where(t122, t123, t96)
-    t125 = -t124
-    t126 = torch.where(t3, t125, t124)
-    t127 = t20 * t77
-    t128 = 0.3989422804014327 * t127
-    t129 = -t128
-    t130 = t23 * t129
-    t132 = t20 * 0.5
-    t133 = 0.3989422804014327 * t132 + t130
-    t134 = t23 * t133
-    t135 = t25 * t134
-    t136 = t25 * t135
-    t139 = t21 * 1.7637974102783182e-11 + -3.394944843696175e-10
-    t141 = t21 * t139 + 4.4133255033003025e-09
-    t143 = t21 * t141 + -4.971969491961644e-08
-    t145 = t21 * t143 + 5.069665215932049e-07
-    t147 = t21 * t145 + -4.671715084606578e-06
-    t149 = t21 * t147 + 3.84976236720837e-05
-    t151 = t21 * t149 + -0.0002794206538334468
-    t153 = t21 * t151 + 0.001747336015212682
-    t155 = t21 * t153 + -0.009094568176660505
-    t157 = t21 * t155 + 0.03713615338810801
-    t159 = t21 * t157 + -0.10610329539459687
-    t161 = t21 * t159 + 0.15915494309189535
-    t162 = t83 * t161
-    t163 = t83 * t162
-    t164 = torch.where(t122, t163, t136)
-    grad_mean_in = grad_mean * t79 + grad_var * t126
-    grad_var_in = grad_mean * t87 + grad_var * t164
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
+    t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t3 = (torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4
+    t3 = torch.where(38.5 < t3, 38.5, t3)  # t = min(|mean|/sigma, reach)
+    t1 = t3 * t3
+    t5 = torch.exp(-0.5 * t3 * t3)  # exp(-t^2/2), mantissa
+    t4 = torch.where(t2, 0.0, 1.0 / t4)
+    t2 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
+    t6 = t3 * t4
+    t7 = t4 * ((t5 * (-0.19947114020071635)) * t6)
+    t8 = (t5 * ((t2 * 2.0) * 0.3989422804014327)) + (-0.3989422804014327)
+    t9 = t3 < 1.0
+    t10 = t6 * _polynomial(_POLYNOMIAL1, t1, -3.5275948205566364e-11)
+    t8 = torch.where(t9, t10, t4 * (t5 * t8))
+    t2 = (t3 * 0.5) * 0.3989422804014327 + (t5 * (-((t3 * t2) * 0.3989422804014327)))
+    t1 = t6 * (t6 * _polynomial(_POLYNOMIAL2, t1, 1.7637974102783182e-11))
+    t2 = torch.where(t9, t1, t4 * (t4 * (t5 * t2)))
+    return (
+        grad_mean * (t4 * (t5 * 0.3989422804014327)) + grad_var * (torch.where(t0, -t8, t8)),
+        grad_mean * (torch.where(t0, -t7, t7)) + grad_var * t2,
+    )

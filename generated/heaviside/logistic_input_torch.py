@@ -5,16 +5,6 @@
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   heaviside_logistic_input_forward 105, heaviside_logistic_input_backward 165
-#
-# Certificate:
-#   mean        2.81 ulp of the terms, worst at mean = -2464.43335, var = 1691870.75
-#   var         4.23 ulp of the terms, worst at mean = -5053692.5, var = 3.78014654e+18
-#   dmean_dmu   3.65 ulp of the terms, worst at mean = -5.38395522e+17, var = 5.01508358e+33
-#   dmean_dvar  4.91 ulp of the terms, worst at mean = 0.101313926, var = 0.0271552727
-#   dvar_dmu    4.82 ulp of the terms, worst at mean = 0.000158889088, var = 1.0169806e-06
-#   dvar_dvar   6.14 ulp of the terms, worst at mean = 0.0200663432, var = 2.31711719e+11
-#   against exact values at 16867 points over all of float32; details in logistic_input.json
 """heaviside, variant logistic_input: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,116 +15,63 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-2.8003821914875337e-10, 2.885315198054473e-09, -2.991961544399348e-08, 3.1025929655547803e-07,
+    -3.217273135643578e-06, 3.336247515241722e-05, -0.0003460123112105067, 0.0035932710470177277,
+    -0.037796138114028745, 0.4801581708544548)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t4 = 0.0 < mean
-    t5 = mean < 0.0
-    t7 = torch.where(mean < 0.0, -mean, mean)
-    t8 = var == 0.0
-    t9 = 0.0 < t7
-    t10 = t8 & t9
-    t12 = torch.where(t10, 1.2676506002282294e+30, t7)
-    t13 = torch.where(t8, 1.0, var)
-    t14 = torch.sqrt(t13)  # standard deviation, scaled
-    t15 = 1.0 / t14
-    t16 = t12 * t15
-    t18 = 1.152921504606847e+18 < t16
-    t19 = torch.where(t18, 1.152921504606847e+18, t16)
-    t20 = -t19
-    t21 = torch.where(t5, t20, t19)  # mean/sigma
-    t22 = -t21
-    t23 = torch.where(t5, t22, t21)
-    t24 = 1.8137993642342178 * t23
-    t26 = 700.0 < t24
-    t27 = torch.where(t26, 700.0, t24)  # |mean|/s, s the logistic's scale
-    t28 = -t27
-    t29 = torch.exp(t28)
-    t110 = 1.0 + t29
-    t111 = 1.0 / t110
-    t118 = t29 * t111
-    t119 = torch.where(t4, t111, t118)
-    t120 = 0.0 <= var
-    t121 = torch.where(t120, 1.0, var)
-    t122 = torch.sqrt(t121)
-    t123 = torch.where(t120, t119, t122)
-    t124 = t111 * t111
-    t125 = t29 * t124
-    t126 = torch.where(t120, t125, t122)
-    return t123, t126
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t1 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
+    t2 = t1 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var)))
+    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = torch.where(t0, -t2, t2)  # mean/sigma
+    t2 = (torch.where(t0, -t2, t2)) * 1.8137993642342178
+    t2 = torch.exp(-(torch.where(700.0 < t2, 700.0, t2)))
+    t0 = 1.0 / (t2 + 1.0)
+    t1 = 0.0 <= var
+    t3 = torch.sqrt(torch.where(t1, 1.0, var))
+    t4 = torch.where(t1, torch.where(0.0 < mean, t0, t2 * t0), t3)
+    t3 = torch.where(t1, t2 * (t0 * t0), t3)
+    return t4, t3
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t4 = 0.0 < mean
-    t5 = mean < 0.0
-    t7 = torch.where(mean < 0.0, -mean, mean)
-    t8 = var == 0.0
-    t9 = 0.0 < t7
-    t10 = t8 & t9
-    t12 = torch.where(t10, 1.2676506002282294e+30, t7)
-    t13 = torch.where(t8, 1.0, var)
-    t14 = torch.sqrt(t13)  # standard deviation, scaled
-    t15 = 1.0 / t14
-    t16 = t12 * t15
-    t18 = 1.152921504606847e+18 < t16
-    t19 = torch.where(t18, 1.152921504606847e+18, t16)
-    t20 = -t19
-    t21 = torch.where(t5, t20, t19)  # mean/sigma
-    t22 = -t21
-    t23 = torch.where(t5, t22, t21)
-    t24 = 1.8137993642342178 * t23
-    t26 = 700.0 < t24
-    t27 = torch.where(t26, 700.0, t24)  # |mean|/s, s the logistic's scale
-    t28 = -t27
-    t29 = torch.exp(t28)
-    t110 = 1.0 + t29
-    t111 = 1.0 / t110
-    t117 = torch.where(t8, 0.0, t15)
-    t118 = t111 * t111
-    t119 = t29 * t118
-    t120 = 1.8137993642342178 * t119
-    t121 = t117 * t120
-    t122 = 0.0 <= var
-    t123 = torch.where(t122, 1.0, var)
-    t124 = torch.sqrt(t123)
-    t125 = torch.where(t122, t121, t124)
-    t127 = t119 * -0.5
-    t128 = t117 * t127
-    t129 = t27 * t128
-    t130 = t117 * t129
-    t131 = -t130
-    t132 = torch.where(t4, t130, t131)
-    t133 = torch.where(t122, t132, t124)
-    t134 = t27 < 1.0
-    t135 = torch.where(t134, t27, 1.0)
-    t136 = t135 * t135
-    t137 = t136 - 0.5
-    t140 = t137 * 2.7011450054561837e-11 + -2.8003821914875337e-10
-    t142 = t137 * t140 + 2.885315198054473e-09
-    t144 = t137 * t142 + -2.991961544399348e-08
-    t146 = t137 * t144 + 3.1025929655547803e-07
-    t148 = t137 * t146 + -3.217273135643578e-06
-    t150 = t137 * t148 + 3.336247515241722e-05
-    t152 = t137 * t150 + -0.0003460123112105067
-    t154 = t137 * t152 + 0.0035932710470177277
-    t156 = t137 * t154 + -0.037796138114028745
-    t158 = t137 * t156 + 0.4801581708544548
-    t159 = t135 * t158
-    t160 = 1.0 - t29
-    t161 = t111 * t160
-    t162 = torch.where(t134, t159, t161)
-    t164 = t119 * -1.8137993642342178
-    t165 = t117 * t164
-    t166 = t162 * t165
-    t167 = -t166
-    t168 = torch.where(t4, t166, t167)
-    t169 = torch.where(t122, t168, t124)
-    t170 = 0.5 * t119
-    t171 = t117 * t170
-    t172 = t27 * t171
-    t173 = t117 * t172
-    t174 = t162 * t173
-    t175 = torch.where(t122, t174, t124)
-    grad_mean_in = grad_mean * t125 + grad_var * t169
-    grad_var_in = grad_mean * t133 + grad_var * t175
-    return grad_mean_in, grad_var_in
+    t0 = 0.0 < mean
+    t1 = mean < 0.0
+    t2 = torch.where(mean < 0.0, -mean, mean)
+    t3 = var == 0.0
+    t4 = 1.0 / torch.sqrt(torch.where(t3, 1.0, var))
+    t2 = (torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t4
+    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = torch.where(t1, -t2, t2)  # mean/sigma
+    t2 = (torch.where(t1, -t2, t2)) * 1.8137993642342178
+    t2 = torch.where(700.0 < t2, 700.0, t2)  # |mean|/s, s the logistic's scale
+    t1 = torch.exp(-t2)
+    t5 = 1.0 / (t1 + 1.0)
+    t4 = torch.where(t3, 0.0, t4)
+    t3 = t1 * (t5 * t5)
+    t6 = 0.0 <= var
+    t7 = torch.sqrt(torch.where(t6, 1.0, var))
+    t8 = t4 * (t2 * (t4 * (t3 * (-0.5))))
+    t9 = t2 < 1.0
+    t10 = torch.where(t9, t2, 1.0)
+    t11 = _polynomial(_POLYNOMIAL0, (t10 * t10) - 0.5, 2.7011450054561837e-11)
+    t1 = torch.where(t9, t10 * t11, t5 * (1.0 - t1))
+    t5 = t1 * (t4 * (t3 * (-1.8137993642342178)))
+    t11 = torch.where(t6, t4 * (t3 * 1.8137993642342178), t7)
+    t5 = torch.where(t6, torch.where(t0, t5, -t5), t7)
+    t8 = torch.where(t6, torch.where(t0, t8, -t8), t7)
+    t7 = torch.where(t6, t1 * (t4 * (t2 * (t4 * (t3 * 0.5)))), t7)
+    return grad_mean * t11 + grad_var * t5, grad_mean * t8 + grad_var * t7

@@ -5,16 +5,6 @@
 #
 # rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_exact_forward 293, leaky_relu_exact_backward 249
-#
-# Certificate:
-#   mean        5.8 ulp, worst at mean = -0.641777217, var = 0.167405218, negative_slope = 0.01
-#   var         6.99 ulp, worst at mean = -0.259153098, var = 1, negative_slope = 0.01
-#   dmean_dmu   4.48 ulp, worst at mean = -0.051061593, var = 1, negative_slope = 0.01
-#   dmean_dvar  3 ulp, worst at mean = 1.76413929, var = 1.70878899, negative_slope = 0
-#   dvar_dmu    6.61 ulp, worst at mean = -0.00651477138, var = 24.4668026, negative_slope = 0.01
-#   dvar_dvar   6.26 ulp, worst at mean = 0.0476525947, var = 1, negative_slope = 0.01
-#   against exact values at 71509 points over all of float32; details in exact.json
 """leaky_relu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,202 +15,80 @@ from torch import Tensor
 __all__ = ["backward", "forward", "kernel_scalars"]
 
 
+_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
+    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
+    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
+    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
+    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.013812895908158688 + 0.117708392008567
-    t34 = t29 * t32 + -0.44341275949169345
-    t36 = t29 * t34 + 0.9565840641090428
-    t38 = t29 * t36 + -1.2607176359363146
-    t40 = t29 * t38 + 0.9637350797487144
-    t42 = t29 * t40 + -0.2996404020545833
-    t44 = t29 * t42 + -0.07568519905802763
-    t46 = t29 * t44 + -0.005422298439851281
-    t48 = t29 * t46 + 0.09046357090781296
-    t50 = t29 * t48 + 0.033278462006265934
-    t52 = t29 * t50 + -0.0708293621196939
-    t54 = t29 * t52 + -0.05426759473536719
-    t56 = t29 * t54 + 0.04106031909295141
-    t58 = t29 * t56 + 0.07432415816459853
-    t60 = t29 * t58 + 0.0055540476400932175
-    t62 = t29 * t60 + -0.07625240647903238
-    t64 = t29 * t62 + -0.07593942539478153
-    t66 = t29 * t64 + 0.011283865112341534
-    t68 = t29 * t66 + 0.11633012554510842
-    t70 = t29 * t68 + 0.17160330216452158
-    t72 = t29 * t70 + 0.15958374408371764
-    t74 = t29 * t72 + 0.10685102400308405
-    t76 = t29 * t74 + 0.05081731929104635
-    t78 = t29 * t76 + 0.01419012412529281
-    t79 = t28 * t28
-    t80 = t28 * t79
-    t81 = t78 * t80  # J_2/sqrt(2 pi)
-    t82 = t17 * 2.0
-    t83 = -t82
-    t84 = t81 * t83 + 0.3989422804014327
-    t85 = 1.0 + t18
-    t86 = 1.0 / t85
-    t87 = t84 * t86  # J_1/sqrt(2 pi)
-    t88 = 2.0 * t81
-    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
-    t92 = -negative_slope
-    t93 = 1.0 - negative_slope
-    t94 = t87 * t93
-    t95 = t20 * t94
-    t96 = torch.where(t3, torch.full_like(mean, t92), 1.0)
-    t97 = t21 * t95
-    t98 = t4 * t96 + t97
-    t99 = -1.0 + negative_slope
-    t100 = t99 * t99
-    t101 = t87 * t100
-    t102 = t87 * t101
-    t103 = -t102
-    t104 = t20 * t103
-    t105 = t17 * t99
-    t106 = 2.0 * t105
-    t107 = t87 * t106 + t104
-    t108 = 1.0 + negative_slope
-    t109 = t99 * t108
-    t110 = 2.0 * t109
-    t111 = t81 * t110 + t107
-    t113 = negative_slope * t99
-    t114 = -2.0 * t113
-    t115 = t89 * t114 + t104
-    t116 = 2.0 * t100
-    t117 = t81 * t116 + t115
-    t118 = torch.where(t3, t117, t111)
-    t119 = t20 * t118
-    t120 = negative_slope * negative_slope
-    t121 = torch.where(t3, torch.full_like(mean, t120), 1.0)
-    t122 = var * t119
-    t123 = var * t121 + t122
-    return t98, t123
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
+    t6 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t7 = _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.013812895908158688)
+    t6 = t7 * (t6 * (t6 * t6))  # J_2/sqrt(2 pi)
+    t7 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) * (1.0 / ((t4 * t4) + 1.0))  # J_1/sqrt(2 pi)
+    t3 = (torch.where(t2, 0.0, t3)) * (t5 * (t7 * (1.0 - negative_slope)))
+    t2 = torch.where(t0, torch.full_like(mean, -negative_slope), 1.0)
+    t8 = negative_slope + (-1.0)
+    t9 = t8 * t8
+    t10 = t5 * (-(t7 * (t7 * t9)))
+    t11 = (t8 * (negative_slope + 1.0)) * 2.0
+    t12 = (t4 * t7 + (t6 * 2.0)) * ((negative_slope * t8) * (-2.0)) + t10
+    t10 = torch.where(t0, t6 * (t9 * 2.0) + t12, t6 * t11 + (t7 * ((t4 * t8) * 2.0) + t10))
+    t0 = torch.where(t0, torch.full_like(mean, negative_slope * negative_slope), 1.0)
+    return (t1 * t2 + t3), (var * t0 + (var * (t5 * t10)))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
              negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t22 = torch.where(t5, 0.0, t13)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.013812895908158688 + 0.117708392008567
-    t34 = t29 * t32 + -0.44341275949169345
-    t36 = t29 * t34 + 0.9565840641090428
-    t38 = t29 * t36 + -1.2607176359363146
-    t40 = t29 * t38 + 0.9637350797487144
-    t42 = t29 * t40 + -0.2996404020545833
-    t44 = t29 * t42 + -0.07568519905802763
-    t46 = t29 * t44 + -0.005422298439851281
-    t48 = t29 * t46 + 0.09046357090781296
-    t50 = t29 * t48 + 0.033278462006265934
-    t52 = t29 * t50 + -0.0708293621196939
-    t54 = t29 * t52 + -0.05426759473536719
-    t56 = t29 * t54 + 0.04106031909295141
-    t58 = t29 * t56 + 0.07432415816459853
-    t60 = t29 * t58 + 0.0055540476400932175
-    t62 = t29 * t60 + -0.07625240647903238
-    t64 = t29 * t62 + -0.07593942539478153
-    t66 = t29 * t64 + 0.011283865112341534
-    t68 = t29 * t66 + 0.11633012554510842
-    t70 = t29 * t68 + 0.17160330216452158
-    t72 = t29 * t70 + 0.15958374408371764
-    t74 = t29 * t72 + 0.10685102400308405
-    t76 = t29 * t74 + 0.05081731929104635
-    t78 = t29 * t76 + 0.01419012412529281
-    t79 = t28 * t28
-    t80 = t28 * t79
-    t81 = t78 * t80  # J_2/sqrt(2 pi)
-    t82 = t17 * 2.0
-    t83 = -t82
-    t84 = t81 * t83 + 0.3989422804014327
-    t85 = 1.0 + t18
-    t86 = 1.0 / t85
-    t87 = t84 * t86  # J_1/sqrt(2 pi)
-    t88 = 2.0 * t81
-    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
-    t92 = -1.0 + negative_slope
-    t93 = t89 * t92
-    t95 = 1.0 - negative_slope
-    t96 = t89 * t95
-    t97 = torch.where(t3, t96, t93)
-    t98 = t20 * t97
-    t99 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
-    t100 = t98 + t99
-    t102 = t92 * -0.5
-    t103 = 0.3989422804014327 * t102
-    t104 = t20 * t103
-    t105 = t22 * t104
-    t106 = t92 * t92
-    t107 = 2.0 * t106
-    t108 = t87 * t107
-    t109 = t89 * t108
-    t110 = t20 * t109
-    t112 = t17 * t92
-    t113 = -2.0 * t112
-    t114 = t89 * t113 + t110
-    t115 = negative_slope * t92
-    t116 = -2.0 * t115
-    t117 = t87 * t116 + t114
-    t118 = -t109
-    t119 = t20 * t118
-    t120 = 0.3989422804014327 * t116 + t119
-    t121 = t87 * t107 + t120
-    t122 = torch.where(t3, t121, t117)
-    t123 = t20 * t122
-    t124 = t21 * t123
-    t125 = t87 * t106
-    t126 = 0.3989422804014327 * t125
-    t127 = -t126
-    t128 = t20 * t127
-    t129 = 0.3989422804014327 * t112 + t128
-    t130 = 1.0 + negative_slope
-    t131 = t92 * t130
-    t132 = t89 * t131 + t129
-    t133 = t17 * t115
-    t134 = -t133
-    t135 = 0.3989422804014327 * t134 + t128
-    t136 = -t131
-    t137 = t89 * t136 + t135
-    t138 = torch.where(t3, t137, t132)
-    t139 = t20 * t138
-    t140 = negative_slope * negative_slope
-    t141 = torch.where(t3, torch.full_like(mean, t140), 1.0)
-    t142 = t139 + t141
-    grad_mean_in = grad_mean * t100 + grad_var * t124
-    grad_var_in = grad_mean * t105 + grad_var * t142
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t1 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t1 = torch.where(38.5 < t1, 38.5, t1)  # t = min(|mean|/sigma, reach)
+    t4 = torch.exp(-0.5 * t1 * t1)  # exp(-t^2/2), mantissa
+    t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t6 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
+    t5 = t6 * (t5 * (t5 * t5))  # J_2/sqrt(2 pi)
+    t6 = (t5 * (-(t1 * 2.0)) + 0.3989422804014327) * (1.0 / ((t1 * t1) + 1.0))  # J_1/sqrt(2 pi)
+    t5 = t1 * t6 + (t5 * 2.0)  # Mills ratio/sqrt(2 pi)
+    t7 = negative_slope + (-1.0)
+    t8 = t4 * (torch.where(t0, t5 * (1.0 - negative_slope), t5 * t7))
+    t9 = t4 * ((t7 * (-0.5)) * 0.3989422804014327)
+    t10 = t7 * t7
+    t11 = t10 * 2.0
+    t12 = t5 * (t6 * t11)
+    t13 = t1 * t7
+    t14 = negative_slope * t7
+    t15 = t14 * (-2.0)
+    t11 = t6 * t11 + (t15 * 0.3989422804014327 + (t4 * (-t12)))
+    t12 = torch.where(t0, t11, t6 * t15 + (t5 * (t13 * (-2.0)) + (t4 * t12)))
+    t10 = t4 * (-((t6 * t10) * 0.3989422804014327))
+    t7 = t7 * (negative_slope + 1.0)
+    t14 = t5 * (-t7) + ((-(t1 * t14)) * 0.3989422804014327 + t10)
+    t10 = torch.where(t0, t14, t5 * t7 + (t13 * 0.3989422804014327 + t10))
+    t13 = torch.where(t0, torch.full_like(mean, negative_slope * negative_slope), 1.0)
+    t0 = t8 + (torch.where(t0, torch.full_like(mean, negative_slope), 1.0))
+    t12 = (torch.where(t2, 0.0, t3)) * (t4 * t12)
+    t9 = (torch.where(t2, 0.0, 1.0 / t3)) * t9
+    return grad_mean * t0 + grad_var * t12, grad_mean * t9 + grad_var * ((t4 * t10) + t13)
 
 
 def kernel_scalars(*, negative_slope: float) -> tuple[float, ...]:

@@ -5,16 +5,6 @@
 #
 # rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
-#
-# Certificate:
-#   mean        7.3 ulp, worst at mean = -20299.7832, var = 168413344, negative_slope = 0.01
-#   var         4.42 ulp, worst at mean = -124.657013, var = 30205.8242, negative_slope = 0.01
-#   dmean_dmu   6.2 ulp, worst at mean = -2.00362383e-11, var = 2.35979895e-19, negative_slope = 0.01
-#   dmean_dvar  2.95 ulp, worst at mean = -1.31835423e-08, var = 4.08699962e-16, negative_slope = 0
-#   dvar_dmu    6.47 ulp, worst at mean = 5.6165953e+16, var = 2.1386355e+34, negative_slope = 0.3
-#   dvar_dvar   5.79 ulp, worst at mean = -0.139056623, var = 0.00179798994, negative_slope = 0
-#   against exact values at 71170 points over all of float32; details in fitted.json
 """leaky_relu, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,196 +15,97 @@ from torch import Tensor
 __all__ = ["backward", "forward", "kernel_scalars"]
 
 
+_POLYNOMIAL0 = (0.02117159576537682, -0.10021533980094116, 0.2589297270916301, -0.40044844024256365,
+    0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587, 0.04148173543048556,
+    0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302, 0.04260178588279402,
+    -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091, 0.12798881248680846,
+    0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245, 0.04343403959773218)
+
+_POLYNOMIAL1 = (0.006972164790556437, -0.014898060057651255, 0.010692063967145277, 0.011568654513944456,
+    -0.02698213847767353, 0.012460605794584882, 0.007841708451837596, -0.0008923400002233938, -0.010825374424818623,
+    -0.004026750286908304, 0.011103400678496297, 0.012716864314498469, -0.005436157246779899, -0.025188700351677945,
+    -0.020816759282927394, 0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344,
+    0.18632885650696823, 0.16664109632828214, 0.13207588430885814)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t26 = t17 * 0.25 + 1.0
-    t27 = 1.0 / t26  # u = 1/(1 + t/4)
-    t28 = t27 - 0.25
-    t31 = t28 * -0.00178662554568504 + 0.02117159576537682
-    t33 = t28 * t31 + -0.10021533980094116
-    t35 = t28 * t33 + 0.2589297270916301
-    t37 = t28 * t35 + -0.40044844024256365
-    t39 = t28 * t37 + 0.3616683504286207
-    t41 = t28 * t39 + -0.1474878108190633
-    t43 = t28 * t41 + -0.018805349062362336
-    t45 = t28 * t43 + 0.006198526432514587
-    t47 = t28 * t45 + 0.04148173543048556
-    t49 = t28 * t47 + 0.006483361388801243
-    t51 = t28 * t49 + -0.03919910470016646
-    t53 = t28 * t51 + -0.02190684227427529
-    t55 = t28 * t53 + 0.030319019697441302
-    t57 = t28 * t55 + 0.04260178588279402
-    t59 = t28 * t57 + -0.005642846634333059
-    t61 = t28 * t59 + -0.059732300331051376
-    t63 = t28 * t61 + -0.054227867201729105
-    t65 = t28 * t63 + 0.0231462112825091
-    t67 = t28 * t65 + 0.12798881248680846
-    t69 = t28 * t67 + 0.20214006694976794
-    t71 = t28 * t69 + 0.21490597714403314
-    t73 = t28 * t71 + 0.17340717729166644
-    t75 = t28 * t73 + 0.10661165522751245
-    t77 = t28 * t75 + 0.04343403959773218
-    t78 = t27 * t27
-    t79 = t77 * t78  # J_1/sqrt(2 pi)
-    t82 = -negative_slope
-    t83 = 1.0 - negative_slope
-    t84 = t79 * t83
-    t85 = t20 * t84
-    t86 = torch.where(t3, torch.full_like(mean, t82), 1.0)
-    t87 = t21 * t85
-    t88 = t4 * t86 + t87
-    t89 = torch.where(t5, 1.0, var)
-    t90 = torch.sqrt(t89)  # standard deviation, scaled
-    t92 = negative_slope * negative_slope
-    t93 = var * t92
-    t94 = 1.0 / t90
-    t97 = negative_slope * t82 + 1.0
-    t98 = 0.0 < t4
-    t99 = t5 & t98
-    t101 = torch.where(t99, 1.2676506002282294e+30, t4)
-    t102 = t94 * t101
-    t104 = 1.152921504606847e+18 < t102
-    t105 = torch.where(t104, 1.152921504606847e+18, t102)
-    t106 = -t105
-    t107 = torch.where(t3, t106, t105)  # mean/sigma
-    t109 = t107 * 2.661280002458725
-    t110 = t109 < 0.0
-    t111 = -t109
-    t112 = torch.where(t110, t111, t109)
-    t113 = -t112
-    t116 = t113 < -745.0
-    t117 = torch.where(t116, -745.0, t113)
-    t118 = torch.exp(t117)
-    t119 = torch.where(t116, 0.0, t118)
-    t120 = 1.0 + t119
-    t121 = 1.0 / t120
-    t122 = t119 * t121
-    t123 = torch.where(t110, t122, t121)
-    t124 = t97 * t123
-    t126 = var * t124 + t93
-    t127 = t126 < 0.0
-    t128 = torch.where(t127, 0.0, t126)
-    t129 = 0.0 <= var
-    t130 = torch.where(t129, 1.0, var)
-    t131 = torch.sqrt(t130)
-    t132 = torch.where(t129, t128, t131)
-    return t88, t132
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t6 = -negative_slope
+    t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
+    t5 = torch.exp(-0.5 * t4 * t4) * (t5 * (1.0 - negative_slope))
+    t4 = torch.where(t0, torch.full_like(mean, t6), 1.0)
+    t7 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
+    t7 = (1.0 / torch.sqrt(torch.where(t2, 1.0, var))) * t7
+    t7 = torch.where(1.152921504606847e+18 < t7, 1.152921504606847e+18, t7)
+    t7 = (torch.where(t0, -t7, t7)) * 2.661280002458725
+    t0 = t7 < 0.0
+    t7 = -(torch.where(t0, -t7, t7))
+    t8 = t7 < (-745.0)
+    t7 = torch.where(t8, 0.0, torch.exp(torch.where(t8, -745.0, t7)))
+    t8 = 1.0 / (t7 + 1.0)
+    t8 = (negative_slope * t6 + 1.0) * (torch.where(t0, t7 * t8, t8))
+    t8 = var * t8 + (var * (negative_slope * negative_slope))
+    t7 = 0.0 <= var
+    t0 = torch.sqrt(torch.where(t7, 1.0, var))
+    t5 = t1 * t4 + ((torch.where(t2, 0.0, t3)) * t5)
+    t0 = torch.where(t7, torch.where(t8 < 0.0, 0.0, t8), t0)
+    return t5, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
              negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t13)
-    t26 = t17 * 0.25 + 1.0
-    t27 = 1.0 / t26  # u = 1/(1 + t/4)
-    t28 = t27 - 0.25
-    t31 = t28 * -0.0012385699821505691 + 0.006972164790556437
-    t33 = t28 * t31 + -0.014898060057651255
-    t35 = t28 * t33 + 0.010692063967145277
-    t37 = t28 * t35 + 0.011568654513944456
-    t39 = t28 * t37 + -0.02698213847767353
-    t41 = t28 * t39 + 0.012460605794584882
-    t43 = t28 * t41 + 0.007841708451837596
-    t45 = t28 * t43 + -0.0008923400002233938
-    t47 = t28 * t45 + -0.010825374424818623
-    t49 = t28 * t47 + -0.004026750286908304
-    t51 = t28 * t49 + 0.011103400678496297
-    t53 = t28 * t51 + 0.012716864314498469
-    t55 = t28 * t53 + -0.005436157246779899
-    t57 = t28 * t55 + -0.025188700351677945
-    t59 = t28 * t57 + -0.020816759282927394
-    t61 = t28 * t59 + 0.018430597165564475
-    t63 = t28 * t61 + 0.08071822567740511
-    t65 = t28 * t63 + 0.14153249713258145
-    t67 = t28 * t65 + 0.17952285286114344
-    t69 = t28 * t67 + 0.18632885650696823
-    t71 = t28 * t69 + 0.16664109632828214
-    t73 = t28 * t71 + 0.13207588430885814
-    t74 = t27 * t73  # J_0/sqrt(2 pi)
-    t77 = -1.0 + negative_slope
-    t78 = t74 * t77
-    t79 = -negative_slope
-    t80 = 1.0 - negative_slope
-    t81 = t74 * t80
-    t82 = torch.where(t3, t81, t78)
-    t83 = t20 * t82
-    t84 = torch.where(t3, torch.full_like(mean, negative_slope), 1.0)
-    t85 = t83 + t84
-    t87 = t77 * -0.5
-    t88 = 0.3989422804014327 * t87
-    t89 = t20 * t88
-    t90 = t22 * t89
-    t91 = torch.where(t5, 1.0, var)
-    t92 = torch.sqrt(t91)  # standard deviation, scaled
-    t93 = 1.0 / t92
-    t96 = negative_slope * t79 + 1.0
-    t97 = torch.where(t5, 0.0, t92)
-    t99 = t96 * 2.661280002458725
-    t100 = 0.0 < t4
-    t101 = t5 & t100
-    t103 = torch.where(t101, 1.2676506002282294e+30, t4)
-    t104 = t93 * t103
-    t106 = 1.152921504606847e+18 < t104
-    t107 = torch.where(t106, 1.152921504606847e+18, t104)
-    t108 = -t107
-    t109 = torch.where(t3, t108, t107)  # mean/sigma
-    t110 = 2.661280002458725 * t109
-    t111 = t110 < 0.0
-    t112 = -t110
-    t113 = torch.where(t111, t112, t110)
-    t114 = -t113
-    t117 = t114 < -745.0
-    t118 = torch.where(t117, -745.0, t114)
-    t119 = torch.exp(t118)
-    t120 = torch.where(t117, 0.0, t119)
-    t121 = 1.0 + t120
-    t122 = 1.0 / t121
-    t123 = t120 * t122
-    t124 = torch.where(t111, t122, t123)
-    t125 = torch.where(t111, t123, t122)
-    t126 = t99 * t124
-    t127 = t125 * t126
-    t128 = t97 * t127
-    t129 = 0.0 <= var
-    t130 = torch.where(t129, 1.0, var)
-    t131 = torch.sqrt(t130)
-    t132 = torch.where(t129, t128, t131)
-    t133 = negative_slope * negative_slope
-    t135 = t96 * t125 + t133
-    t137 = t96 * -1.3306400012293624
-    t138 = t109 * t137
-    t139 = t124 * t138
-    t141 = t125 * t139 + t135
-    t142 = torch.where(t129, t141, t131)
-    grad_mean_in = grad_mean * t85 + grad_var * t132
-    grad_var_in = grad_mean * t90 + grad_var * t142
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
+    t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
+    t6 = negative_slope + (-1.0)
+    t4 = t5 * (torch.where(t0, t4 * (1.0 - negative_slope), t4 * t6))
+    t6 = t5 * ((t6 * (-0.5)) * 0.3989422804014327)
+    t5 = torch.sqrt(torch.where(t2, 1.0, var))  # standard deviation, scaled
+    t7 = negative_slope * (-negative_slope) + 1.0
+    t1 = (1.0 / t5) * (torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1))
+    t1 = torch.where(1.152921504606847e+18 < t1, 1.152921504606847e+18, t1)
+    t1 = torch.where(t0, -t1, t1)  # mean/sigma
+    t8 = t1 * 2.661280002458725
+    t9 = t8 < 0.0
+    t8 = -(torch.where(t9, -t8, t8))
+    t10 = t8 < (-745.0)
+    t8 = torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t8)))
+    t10 = 1.0 / (t8 + 1.0)
+    t8 = t8 * t10
+    t11 = torch.where(t9, t10, t8)
+    t10 = torch.where(t9, t8, t10)
+    t8 = 0.0 <= var
+    t9 = torch.sqrt(torch.where(t8, 1.0, var))
+    t5 = (torch.where(t2, 0.0, t5)) * (t10 * ((t7 * 2.661280002458725) * t11))
+    t12 = t7 * t10 + (negative_slope * negative_slope)
+    t12 = t10 * (t11 * (t1 * (t7 * (-1.3306400012293624)))) + t12
+    t0 = t4 + (torch.where(t0, torch.full_like(mean, negative_slope), 1.0))
+    t6 = (torch.where(t2, 0.0, 1.0 / t3)) * t6
+    return (
+        grad_mean * t0 + grad_var * (torch.where(t8, t5, t9)),
+        grad_mean * t6 + grad_var * (torch.where(t8, t12, t9)),
+    )
 
 
 def kernel_scalars(*, negative_slope: float) -> tuple[float, ...]:

@@ -5,16 +5,6 @@
 #
 # rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   leaky_relu_logistic_input_forward 179, leaky_relu_logistic_input_backward 215
-#
-# Certificate:
-#   mean        4.48 ulp of the terms, worst at mean = -1.49960852e+18, var = 6.54904758e+37, negative_slope = 0.3
-#   var         4.9 ulp of the terms, worst at mean = -7.74314231e-08, var = 7.78793061e-16, negative_slope = 0.01
-#   dmean_dmu   2.81 ulp of the terms, worst at mean = -5.08557714e-05, var = 5.69071457e-09, negative_slope = 0.01
-#   dmean_dvar  5.1 ulp of the terms, worst at mean = 1.40797071e+12, var = 1.18500385e+24, negative_slope = 0.3
-#   dvar_dmu    5.94 ulp of the terms, worst at mean = -0.00350946002, var = 5.03397314e-05, negative_slope = 0.01
-#   dvar_dvar   5.76 ulp of the terms, worst at mean = -0.00017019159, var = 2.72932033e-09, negative_slope = 0.01
-#   against exact values at 65142 points over all of float32; details in logistic_input.json
 """leaky_relu, variant logistic_input: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,235 +15,102 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-3.839043616084313e-05, 2.752454187214018e-05, -4.479516889960462e-05, 8.973265313608397e-05,
+    -0.0001421166326380503, 0.00022107440479130757, -0.0003548159545794357, 0.0005730654111216046,
+    -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727, 0.004136179121892196, -0.006945394979128628,
+    0.011833792109656639, -0.020548811918991675, 0.036611854523158065, -0.06768864331096612, 0.1326097537542029,
+    -0.2885270990993239, 0.8109302162163288)
+
+_POLYNOMIAL1 = (-6.83611869802788e-06, 6.336248857617007e-06, -1.0981361536086628e-05, 2.124488227072241e-05,
+    -3.624493252280785e-05, 6.194928262580183e-05, -0.00010833723185171296, 0.0001919699108031433,
+    -0.0003451728049596763, 0.0006321581583376872, -0.001184253271727687, 0.0022826685730282462, -0.00456613627676639,
+    0.009605439036695518, -0.021724880346089055, 0.05506569142453342, -0.171796395261928, 0.8968284138472924)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t4 = 1.0 - negative_slope
-    t6 = 0.0 < mean
-    t7 = mean < 0.0
-    t9 = torch.where(mean < 0.0, -mean, mean)
-    t10 = var == 0.0
-    t11 = 0.0 < t9
-    t12 = t10 & t11
-    t14 = torch.where(t12, 1.2676506002282294e+30, t9)
-    t15 = torch.where(t10, 1.0, var)
-    t16 = torch.sqrt(t15)  # standard deviation, scaled
-    t17 = 1.0 / t16
-    t18 = t14 * t17
-    t20 = 1.152921504606847e+18 < t18
-    t21 = torch.where(t20, 1.152921504606847e+18, t18)
-    t22 = -t21
-    t23 = torch.where(t7, t22, t21)  # mean/sigma
-    t24 = -t23
-    t25 = torch.where(t7, t24, t23)
-    t26 = 1.8137993642342178 * t25
-    t28 = 700.0 < t26
-    t29 = torch.where(t28, 700.0, t26)  # |mean|/s, s the logistic's scale
-    t30 = -t29
-    t31 = torch.exp(t30)
-    t33 = t31 - 0.5
-    t36 = t33 * 2.50417531521042e-05 + -3.839043616084313e-05
-    t38 = t33 * t36 + 2.752454187214018e-05
-    t40 = t33 * t38 + -4.479516889960462e-05
-    t42 = t33 * t40 + 8.973265313608397e-05
-    t44 = t33 * t42 + -0.0001421166326380503
-    t46 = t33 * t44 + 0.00022107440479130757
-    t48 = t33 * t46 + -0.0003548159545794357
-    t50 = t33 * t48 + 0.0005730654111216046
-    t52 = t33 * t50 + -0.0009288581630136866
-    t54 = t33 * t52 + 0.0015153828228449218
-    t56 = t33 * t54 + -0.002491841122779727
-    t58 = t33 * t56 + 0.004136179121892196
-    t60 = t33 * t58 + -0.006945394979128628
-    t62 = t33 * t60 + 0.011833792109656639
-    t64 = t33 * t62 + -0.020548811918991675
-    t66 = t33 * t64 + 0.036611854523158065
-    t68 = t33 * t66 + -0.06768864331096612
-    t70 = t33 * t68 + 0.1326097537542029
-    t72 = t33 * t70 + -0.2885270990993239
-    t74 = t33 * t72 + 0.8109302162163288
-    t77 = t33 * 4.261679651684401e-06 + -6.83611869802788e-06
-    t79 = t33 * t77 + 6.336248857617007e-06
-    t81 = t33 * t79 + -1.0981361536086628e-05
-    t83 = t33 * t81 + 2.124488227072241e-05
-    t85 = t33 * t83 + -3.624493252280785e-05
-    t87 = t33 * t85 + 6.194928262580183e-05
-    t89 = t33 * t87 + -0.00010833723185171296
-    t91 = t33 * t89 + 0.0001919699108031433
-    t93 = t33 * t91 + -0.0003451728049596763
-    t95 = t33 * t93 + 0.0006321581583376872
-    t97 = t33 * t95 + -0.001184253271727687
-    t99 = t33 * t97 + 0.0022826685730282462
-    t101 = t33 * t99 + -0.00456613627676639
-    t103 = t33 * t101 + 0.009605439036695518
-    t105 = t33 * t103 + -0.021724880346089055
-    t107 = t33 * t105 + 0.05506569142453342
-    t109 = t33 * t107 + -0.171796395261928
-    t111 = t33 * t109 + 0.8968284138472924
-    t115 = torch.where(t10, 0.0, t16)
-    t117 = t115 * 0.5513288954217921
-    t120 = torch.where(t6, torch.full_like(mean, 1.0), negative_slope)
-    t121 = mean * t120
-    t122 = t31 * t74
-    t123 = t117 * t122
-    t124 = t4 * t123
-    t125 = t121 + t124
-    t126 = 0.0 <= var
-    t127 = torch.where(t126, 1.0, var)
-    t128 = torch.sqrt(t127)
-    t129 = torch.where(t126, t125, t128)
-    t131 = negative_slope * 2.0
-    t132 = t4 * t131
-    t133 = t4 * t4
-    t135 = t29 * t74
-    t136 = t74 * t122
-    t137 = t111 * 2.0
-    t138 = t135 + t137
-    t139 = t137 - t136
-    t140 = t133 * t139
-    t141 = t132 * t138 + t140
-    t142 = t136 + t137
-    t143 = 2.0 * t135
-    t144 = t142 + t143
-    t145 = t133 * t144
-    t146 = t132 * t138 + t145
-    t147 = 0.3039635509270133 * t141
-    t148 = 0.3039635509270133 * t146
-    t149 = negative_slope * negative_slope
-    t150 = t31 * t147
-    t151 = var * t150
-    t152 = var * t149 + t151
-    t153 = t31 * t148
-    t154 = 1.0 - t153
-    t155 = var * t154
-    t156 = torch.where(t6, t155, t152)
-    t157 = torch.where(t126, t156, t128)
-    return t129, t157
+    t0 = 1.0 - negative_slope
+    t1 = 0.0 < mean
+    t2 = mean < 0.0
+    t3 = torch.where(mean < 0.0, -mean, mean)
+    t4 = var == 0.0
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
+    t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * (1.0 / t5)
+    t3 = torch.where(1.152921504606847e+18 < t3, 1.152921504606847e+18, t3)
+    t3 = torch.where(t2, -t3, t3)  # mean/sigma
+    t3 = (torch.where(t2, -t3, t3)) * 1.8137993642342178
+    t3 = torch.where(700.0 < t3, 700.0, t3)  # |mean|/s, s the logistic's scale
+    t2 = torch.exp(-t3)
+    t6 = t2 - 0.5
+    t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)
+    t8 = t2 * t7
+    t9 = mean * (torch.where(t1, torch.full_like(mean, 1.0), negative_slope))
+    t10 = 0.0 <= var
+    t11 = torch.sqrt(torch.where(t10, 1.0, var))
+    t5 = t9 + (t0 * (((torch.where(t4, 0.0, t5)) * 0.5513288954217921) * t8))
+    t4 = t0 * (negative_slope * 2.0)
+    t0 = t0 * t0
+    t3 = t3 * t7
+    t8 = t7 * t8
+    t6 = _polynomial(_POLYNOMIAL1, t6, 4.261679651684401e-06) * 2.0
+    t7 = t3 + t6
+    t9 = var * (t2 * ((t4 * t7 + (t0 * (t6 - t8))) * 0.3039635509270133))
+    t3 = (t4 * t7 + (t0 * ((t8 + t6) + (t3 * 2.0)))) * 0.3039635509270133
+    t9 = var * (negative_slope * negative_slope) + t9
+    t9 = torch.where(t10, torch.where(t1, var * (1.0 - (t2 * t3)), t9), t11)
+    return (torch.where(t10, t5, t11)), t9
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
              negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t4 = 1.0 - negative_slope
-    t6 = 0.0 < mean
-    t7 = mean < 0.0
-    t9 = torch.where(mean < 0.0, -mean, mean)
-    t10 = var == 0.0
-    t11 = 0.0 < t9
-    t12 = t10 & t11
-    t14 = torch.where(t12, 1.2676506002282294e+30, t9)
-    t15 = torch.where(t10, 1.0, var)
-    t16 = torch.sqrt(t15)  # standard deviation, scaled
-    t17 = 1.0 / t16
-    t18 = t14 * t17
-    t20 = 1.152921504606847e+18 < t18
-    t21 = torch.where(t20, 1.152921504606847e+18, t18)
-    t22 = -t21
-    t23 = torch.where(t7, t22, t21)  # mean/sigma
-    t24 = -t23
-    t25 = torch.where(t7, t24, t23)
-    t26 = 1.8137993642342178 * t25
-    t28 = 700.0 < t26
-    t29 = torch.where(t28, 700.0, t26)  # |mean|/s, s the logistic's scale
-    t30 = -t29
-    t31 = torch.exp(t30)
-    t33 = t31 - 0.5
-    t36 = t33 * 2.50417531521042e-05 + -3.839043616084313e-05
-    t38 = t33 * t36 + 2.752454187214018e-05
-    t40 = t33 * t38 + -4.479516889960462e-05
-    t42 = t33 * t40 + 8.973265313608397e-05
-    t44 = t33 * t42 + -0.0001421166326380503
-    t46 = t33 * t44 + 0.00022107440479130757
-    t48 = t33 * t46 + -0.0003548159545794357
-    t50 = t33 * t48 + 0.0005730654111216046
-    t52 = t33 * t50 + -0.0009288581630136866
-    t54 = t33 * t52 + 0.0015153828228449218
-    t56 = t33 * t54 + -0.002491841122779727
-    t58 = t33 * t56 + 0.004136179121892196
-    t60 = t33 * t58 + -0.006945394979128628
-    t62 = t33 * t60 + 0.011833792109656639
-    t64 = t33 * t62 + -0.020548811918991675
-    t66 = t33 * t64 + 0.036611854523158065
-    t68 = t33 * t66 + -0.06768864331096612
-    t70 = t33 * t68 + 0.1326097537542029
-    t72 = t33 * t70 + -0.2885270990993239
-    t74 = t33 * t72 + 0.8109302162163288
-    t77 = t33 * 4.261679651684401e-06 + -6.83611869802788e-06
-    t79 = t33 * t77 + 6.336248857617007e-06
-    t81 = t33 * t79 + -1.0981361536086628e-05
-    t83 = t33 * t81 + 2.124488227072241e-05
-    t85 = t33 * t83 + -3.624493252280785e-05
-    t87 = t33 * t85 + 6.194928262580183e-05
-    t89 = t33 * t87 + -0.00010833723185171296
-    t91 = t33 * t89 + 0.0001919699108031433
-    t93 = t33 * t91 + -0.0003451728049596763
-    t95 = t33 * t93 + 0.0006321581583376872
-    t97 = t33 * t95 + -0.001184253271727687
-    t99 = t33 * t97 + 0.0022826685730282462
-    t101 = t33 * t99 + -0.00456613627676639
-    t103 = t33 * t101 + 0.009605439036695518
-    t105 = t33 * t103 + -0.021724880346089055
-    t107 = t33 * t105 + 0.05506569142453342
-    t109 = t33 * t107 + -0.171796395261928
-    t111 = t33 * t109 + 0.8968284138472924
-    t112 = 1.0 + t31
-    t113 = 1.0 / t112
-    t114 = t29 * t113 + t74
-    t115 = torch.where(t10, 0.0, t16)
-    t117 = t115 * 0.5513288954217921
-    t119 = torch.where(t10, 0.0, t17)
-    t120 = t31 * t113
-    t121 = t4 * t120 + negative_slope
-    t122 = -t4
-    t123 = t120 * t122 + 1.0
-    t124 = torch.where(t6, t123, t121)
-    t125 = 0.0 <= var
-    t126 = torch.where(t125, 1.0, var)
-    t127 = torch.sqrt(t126)
-    t128 = torch.where(t125, t124, t127)
-    t130 = t114 * 0.27566444771089604
-    t131 = t31 * t130
-    t132 = t119 * t131
-    t133 = t4 * t132
-    t134 = torch.where(t125, t133, t127)
-    t136 = negative_slope * 2.0
-    t137 = t4 * t136
-    t138 = t4 * 2.0
-    t139 = t4 * t138
-    t140 = t114 * t137
-    t141 = t74 * t139
-    t142 = t113 * t141 + t140
-    t143 = t31 * t74 + t29
-    t144 = t139 * t143
-    t145 = t113 * t144 + t140
-    t146 = torch.where(t6, t145, t142)
-    t147 = t31 * t146
-    t148 = t117 * t147
-    t149 = torch.where(t125, t148, t127)
-    t151 = t4 * t4
-    t153 = t29 * t74
-    t154 = t31 * t74
-    t155 = t74 * t154
-    t156 = t111 * 2.0
-    t157 = t153 + t156
-    t158 = t156 - t155
-    t159 = t151 * t158
-    t160 = t137 * t157 + t159
-    t161 = t155 + t156
-    t162 = 2.0 * t153
-    t163 = t161 + t162
-    t164 = t151 * t163
-    t165 = t137 * t157 + t164
-    t166 = 0.3039635509270133 * t160
-    t167 = 0.3039635509270133 * t165
-    t168 = t29 * 0.15198177546350666
-    t169 = t142 * t168 + t166
-    t170 = t31 * t169
-    t171 = negative_slope * negative_slope + t170
-    t172 = t145 * t168 + t167
-    t173 = t31 * t172
-    t174 = 1.0 - t173
-    t175 = torch.where(t6, t174, t171)
-    t176 = torch.where(t125, t175, t127)
-    grad_mean_in = grad_mean * t128 + grad_var * t149
-    grad_var_in = grad_mean * t134 + grad_var * t176
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 - negative_slope
+    t1 = 0.0 < mean
+    t2 = mean < 0.0
+    t3 = torch.where(mean < 0.0, -mean, mean)
+    t4 = var == 0.0
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
+    t6 = 1.0 / t5
+    t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * t6
+    t3 = torch.where(1.152921504606847e+18 < t3, 1.152921504606847e+18, t3)
+    t3 = torch.where(t2, -t3, t3)  # mean/sigma
+    t3 = (torch.where(t2, -t3, t3)) * 1.8137993642342178
+    t3 = torch.where(700.0 < t3, 700.0, t3)  # |mean|/s, s the logistic's scale
+    t2 = torch.exp(-t3)
+    t7 = t2 - 0.5
+    t8 = _polynomial(_POLYNOMIAL0, t7, 2.50417531521042e-05)
+    t9 = 1.0 / (t2 + 1.0)
+    t10 = t3 * t9 + t8
+    t11 = t2 * t9
+    t12 = 0.0 <= var
+    t13 = torch.sqrt(torch.where(t12, 1.0, var))
+    t11 = torch.where(t1, t11 * (-t0) + 1.0, t0 * t11 + negative_slope)
+    t6 = (torch.where(t4, 0.0, t6)) * (t2 * (t10 * 0.27566444771089604))
+    t14 = t0 * (negative_slope * 2.0)
+    t15 = t0 * (t0 * 2.0)
+    t10 = t10 * t14
+    t16 = t9 * (t8 * t15) + t10
+    t10 = t9 * (t15 * (t2 * t8 + t3)) + t10
+    t5 = (torch.where(t4, 0.0, t5)) * 0.5513288954217921
+    t4 = t0 * t0
+    t15 = t3 * t8
+    t8 = t8 * (t2 * t8)
+    t7 = _polynomial(_POLYNOMIAL1, t7, 4.261679651684401e-06) * 2.0
+    t9 = t15 + t7
+    t3 = t3 * 0.15198177546350666
+    t17 = t16 * t3 + ((t14 * t9 + (t4 * (t7 - t8))) * 0.3039635509270133)
+    t15 = (t14 * t9 + (t4 * ((t8 + t7) + (t15 * 2.0)))) * 0.3039635509270133
+    t17 = negative_slope * negative_slope + (t2 * t17)
+    t16 = torch.where(t12, t5 * (t2 * (torch.where(t1, t10, t16))), t13)
+    t17 = torch.where(t12, torch.where(t1, 1.0 - (t2 * (t10 * t3 + t15)), t17), t13)
+    return (
+        grad_mean * (torch.where(t12, t11, t13)) + grad_var * t16,
+        grad_mean * (torch.where(t12, t0 * t6, t13)) + grad_var * t17,
+    )

@@ -5,16 +5,6 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
-#
-# Certificate:
-#   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
-#   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-#   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-#   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
-#   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 15690 points over all of float32; details in ap1.json
 """logistic_bernoulli, variant ap1: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,56 +15,35 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t9 = mean < 0.0
-    t10 = -mean
-    t11 = torch.where(t9, t10, mean)
-    t12 = -t11
-    t15 = t12 < -745.0
-    t16 = torch.where(t15, -745.0, t12)
-    t17 = torch.exp(t16)
-    t18 = torch.where(t15, 0.0, t17)
-    t19 = 1.0 + t18
-    t20 = 1.0 / t19
-    t21 = t18 * t20
-    t22 = torch.where(t9, t21, t20)
-    t23 = 0.0 <= var
-    t24 = torch.where(t23, 1.0, var)
-    t25 = torch.sqrt(t24)
-    t26 = torch.where(t23, t22, t25)
-    t27 = torch.where(t9, t20, t21)
-    t28 = t22 * t27
-    t29 = torch.where(t23, t28, t25)
-    return t26, t29
+    t0 = mean < 0.0
+    t1 = -(torch.where(t0, -mean, mean))
+    t2 = t1 < (-745.0)
+    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t2 = 1.0 / (t1 + 1.0)
+    t1 = t1 * t2
+    t3 = torch.where(t0, t1, t2)
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t1 = torch.where(t4, t3 * (torch.where(t0, t2, t1)), t5)
+    return (torch.where(t4, t3, t5)), t1
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t9 = mean < 0.0
-    t10 = -mean
-    t11 = torch.where(t9, t10, mean)
-    t12 = -t11
-    t15 = t12 < -745.0
-    t16 = torch.where(t15, -745.0, t12)
-    t17 = torch.exp(t16)
-    t18 = torch.where(t15, 0.0, t17)
-    t19 = 1.0 + t18
-    t20 = 1.0 / t19
-    t21 = t18 * t20
-    t22 = torch.where(t9, t20, t21)
-    t23 = torch.where(t9, t21, t20)
-    t24 = t22 * t23
-    t25 = 0.0 <= var
-    t26 = torch.where(t25, 1.0, var)
-    t27 = torch.sqrt(t26)
-    t28 = torch.where(t25, t24, t27)
-    t29 = mean == mean
-    t30 = torch.where(t29, 0.0, mean)
-    t31 = torch.where(t25, t30, t27)
-    t34 = t22 - t23
-    t35 = t24 * t34
-    t36 = torch.where(t25, t35, t27)
-    grad_mean_in = grad_mean * t28 + grad_var * t36
-    grad_var_in = grad_mean * t31 + grad_var * t31
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = -(torch.where(t0, -mean, mean))
+    t2 = t1 < (-745.0)
+    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t2 = 1.0 / (t1 + 1.0)
+    t1 = t1 * t2
+    t3 = torch.where(t0, t2, t1)
+    t2 = torch.where(t0, t1, t2)
+    t1 = t3 * t2
+    t0 = 0.0 <= var
+    t4 = torch.sqrt(torch.where(t0, 1.0, var))
+    t5 = torch.where(t0, torch.where(mean == mean, 0.0, mean), t4)
+    t2 = torch.where(t0, t1 * (t3 - t2), t4)
+    return grad_mean * (torch.where(t0, t1, t4)) + grad_var * t2, grad_mean * t5 + grad_var * t5

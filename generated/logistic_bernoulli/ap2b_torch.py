@@ -5,16 +5,6 @@
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
-#
-# Certificate:
-#   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
-#   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
-#   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-#   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-#   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-#   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-#   against exact values at 16654 points over all of float32; details in ap2b.json
 """logistic_bernoulli, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,70 +15,41 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t12 = var * 0.3039635509270133 + 1.0
-    t13 = torch.sqrt(t12)
-    t14 = 1.0 / t13
-    t15 = mean * t14
-    t16 = t15 < 0.0
-    t17 = -t15
-    t18 = torch.where(t16, t17, t15)
-    t19 = -t18
-    t22 = t19 < -745.0
-    t23 = torch.where(t22, -745.0, t19)
-    t24 = torch.exp(t23)
-    t25 = torch.where(t22, 0.0, t24)
-    t26 = 1.0 + t25
-    t27 = 1.0 / t26
-    t28 = t25 * t27
-    t29 = torch.where(t16, t28, t27)
-    t30 = 0.0 <= var
-    t31 = torch.where(t30, 1.0, var)
-    t32 = torch.sqrt(t31)
-    t33 = torch.where(t30, t29, t32)
-    t34 = torch.where(t16, t27, t28)
-    t35 = t29 * t34
-    t36 = torch.where(t30, t35, t32)
-    return t33, t36
+    t0 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
+    t1 = t0 < 0.0
+    t0 = -(torch.where(t1, -t0, t0))
+    t2 = t0 < (-745.0)
+    t0 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t0)))
+    t2 = 1.0 / (t0 + 1.0)
+    t0 = t0 * t2
+    t3 = torch.where(t1, t0, t2)
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = torch.where(t4, t3 * (torch.where(t1, t2, t0)), t5)
+    return (torch.where(t4, t3, t5)), t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t10 = var * 0.3039635509270133 + 1.0
-    t11 = torch.sqrt(t10)
-    t12 = 1.0 / t11
-    t13 = mean * t12
-    t16 = t13 < 0.0
-    t17 = -t13
-    t18 = torch.where(t16, t17, t13)
-    t19 = -t18
-    t22 = t19 < -745.0
-    t23 = torch.where(t22, -745.0, t19)
-    t24 = torch.exp(t23)
-    t25 = torch.where(t22, 0.0, t24)
-    t26 = 1.0 + t25
-    t27 = 1.0 / t26
-    t28 = t25 * t27
-    t29 = torch.where(t16, t27, t28)
-    t30 = torch.where(t16, t28, t27)
-    t31 = t12 * t29
-    t32 = t30 * t31
-    t33 = 0.0 <= var
-    t34 = torch.where(t33, 1.0, var)
-    t35 = torch.sqrt(t34)
-    t36 = torch.where(t33, t32, t35)
-    t38 = t13 * -0.15198177546350666
-    t39 = t12 * t38
-    t40 = t12 * t39
-    t41 = t29 * t40
-    t42 = t30 * t41
-    t43 = torch.where(t33, t42, t35)
-    t46 = t29 - t30
-    t47 = t32 * t46
-    t48 = torch.where(t33, t47, t35)
-    t49 = t42 * t46
-    t50 = torch.where(t33, t49, t35)
-    grad_mean_in = grad_mean * t36 + grad_var * t48
-    grad_var_in = grad_mean * t43 + grad_var * t50
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
+    t1 = mean * t0
+    t2 = t1 < 0.0
+    t3 = -(torch.where(t2, -t1, t1))
+    t4 = t3 < (-745.0)
+    t3 = torch.where(t4, 0.0, torch.exp(torch.where(t4, -745.0, t3)))
+    t4 = 1.0 / (t3 + 1.0)
+    t3 = t3 * t4
+    t5 = torch.where(t2, t4, t3)
+    t4 = torch.where(t2, t3, t4)
+    t3 = t4 * (t0 * t5)
+    t2 = 0.0 <= var
+    t6 = torch.sqrt(torch.where(t2, 1.0, var))
+    t1 = t4 * (t5 * (t0 * (t0 * (t1 * (-0.15198177546350666)))))
+    t4 = t5 - t4
+    return (
+        grad_mean * (torch.where(t2, t3, t6)) + grad_var * (torch.where(t2, t3 * t4, t6)),
+        grad_mean * (torch.where(t2, t1, t6)) + grad_var * (torch.where(t2, t1 * t4, t6)),
+    )

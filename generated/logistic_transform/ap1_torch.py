@@ -5,16 +5,6 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap1_forward 61, logistic_transform_ap1_backward 75
-#
-# Certificate:
-#   mean        2.61 ulp of the terms, worst at mean = -3.44673157, var = 39.572773
-#   var         0 ulp of the terms, worst at
-#   dmean_dmu   4.39 ulp of the terms, worst at mean = 1.92829227, var = 3.63712549
-#   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    0 ulp of the terms, worst at
-#   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 15281 points over all of float32; details in ap1.json
 """logistic_transform, variant ap1: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,53 +15,31 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t9 = mean < 0.0
-    t10 = -mean
-    t11 = torch.where(t9, t10, mean)
-    t12 = -t11
-    t15 = t12 < -745.0
-    t16 = torch.where(t15, -745.0, t12)
-    t17 = torch.exp(t16)
-    t18 = torch.where(t15, 0.0, t17)
-    t19 = 1.0 + t18
-    t20 = 1.0 / t19
-    t21 = t18 * t20
-    t22 = torch.where(t9, t21, t20)
-    t23 = 0.0 <= var
-    t24 = torch.where(t23, 1.0, var)
-    t25 = torch.sqrt(t24)
-    t26 = torch.where(t23, t22, t25)
-    t27 = mean == mean
-    t28 = torch.where(t27, 0.0, mean)
-    t29 = torch.where(t23, t28, t25)
-    return t26, t29
+    t0 = mean < 0.0
+    t1 = -(torch.where(t0, -mean, mean))
+    t2 = t1 < (-745.0)
+    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t2 = 1.0 / (t1 + 1.0)
+    t3 = 0.0 <= var
+    t4 = torch.sqrt(torch.where(t3, 1.0, var))
+    t2 = torch.where(t3, torch.where(t0, t1 * t2, t2), t4)
+    t4 = torch.where(t3, torch.where(mean == mean, 0.0, mean), t4)
+    return t2, t4
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t9 = mean < 0.0
-    t10 = -mean
-    t11 = torch.where(t9, t10, mean)
-    t12 = -t11
-    t15 = t12 < -745.0
-    t16 = torch.where(t15, -745.0, t12)
-    t17 = torch.exp(t16)
-    t18 = torch.where(t15, 0.0, t17)
-    t19 = 1.0 + t18
-    t20 = 1.0 / t19
-    t21 = t18 * t20
-    t22 = torch.where(t9, t20, t21)
-    t23 = torch.where(t9, t21, t20)
-    t24 = t22 * t23
-    t25 = 0.0 <= var
-    t26 = torch.where(t25, 1.0, var)
-    t27 = torch.sqrt(t26)
-    t28 = torch.where(t25, t24, t27)
-    t29 = mean == mean
-    t30 = torch.where(t29, 0.0, mean)
-    t31 = torch.where(t25, t30, t27)
-    grad_mean_in = grad_mean * t28 + grad_var * t31
-    grad_var_in = grad_mean * t31 + grad_var * t31
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = -(torch.where(t0, -mean, mean))
+    t2 = t1 < (-745.0)
+    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t2 = 1.0 / (t1 + 1.0)
+    t1 = t1 * t2
+    t3 = 0.0 <= var
+    t4 = torch.sqrt(torch.where(t3, 1.0, var))
+    t5 = torch.where(t3, torch.where(mean == mean, 0.0, mean), t4)
+    t4 = torch.where(t3, (torch.where(t0, t2, t1)) * (torch.where(t0, t1, t2)), t4)
+    return grad_mean * t4 + grad_var * t5, grad_mean * t5 + grad_var * t5

@@ -5,16 +5,6 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2a_forward 176, logistic_transform_ap2a_backward 228
-#
-# Certificate:
-#   mean        2.83 ulp of the terms, worst at mean = -2.10840178, var = 6.8652691e-05
-#   var         7.4 ulp of the terms, worst at mean = -3.68209076, var = 0.0044153505
-#   dmean_dmu   2.25 ulp of the terms, worst at mean = 68.5167389, var = 6906.99316
-#   dmean_dvar  2.17 ulp of the terms, worst at mean = 81228.8594, var = 354424992
-#   dvar_dmu    6.56 ulp of the terms, worst at mean = -5.10078287, var = 5.35852769e-06
-#   dvar_dvar   6.12 ulp of the terms, worst at mean = 7.30183744, var = 3.49400757e-08
-#   against exact values at 16983 points over all of float32; details in ap2a.json
 """logistic_transform, variant ap2a: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,141 +15,63 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
+    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
+    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
+    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
+    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t10 = var + 3.289868133696453
-    t11 = torch.sqrt(t10)
-    t12 = 1.0 / t11
-    t13 = mean * t12
-    t14 = t13 < 0.0
-    t15 = t13 * t13
-    t17 = t15 * -0.5
-    t20 = t17 < -745.0
-    t21 = torch.where(t20, -745.0, t17)
-    t22 = torch.exp(t21)
-    t23 = torch.where(t20, 0.0, t22)
-    t24 = -t13
-    t25 = torch.where(t14, t24, t13)
-    t27 = t25 * 0.25 + 1.0
-    t28 = 1.0 / t27
-    t29 = t28 - 0.25
-    t32 = t29 * -0.0017798827339621601 + 0.010466386341611745
-    t34 = t29 * t32 + -0.025024068057433096
-    t36 = t29 * t34 + 0.028003432764145547
-    t38 = t29 * t36 + -0.007675323623468539
-    t40 = t29 * t38 + -0.01260565126280357
-    t42 = t29 * t40 + 0.005355150279226964
-    t44 = t29 * t42 + 0.009931926179538022
-    t46 = t29 * t44 + -0.001079211461663395
-    t48 = t29 * t46 + -0.01093052795862523
-    t50 = t29 * t48 + -0.003986265076078187
-    t52 = t29 * t50 + 0.011100325597856757
-    t54 = t29 * t52 + 0.012715664444173462
-    t56 = t29 * t54 + -0.005435898416258495
-    t58 = t29 * t56 + -0.0251886937420882
-    t60 = t29 * t58 + -0.02081676516638881
-    t62 = t29 * t60 + 0.018430597373958118
-    t64 = t29 * t62 + 0.08071822573892083
-    t66 = t29 * t64 + 0.14153249712935168
-    t68 = t29 * t66 + 0.17952285286084968
-    t70 = t29 * t68 + 0.1863288565069812
-    t72 = t29 * t70 + 0.1666410963282826
-    t74 = t29 * t72 + 0.13207588430885814
-    t75 = t28 * t74  # Mills ratio/sqrt(2 pi)
-    t76 = t23 * t75
-    t77 = 1.0 - t76
-    t78 = torch.where(t14, t76, t77)
-    t79 = 0.0 <= var
-    t80 = torch.where(t79, 1.0, var)
-    t81 = torch.sqrt(t80)
-    t82 = torch.where(t79, t78, t81)
-    t83 = torch.where(t14, t77, t76)
-    t86 = var * 0.25 + 1.0
-    t87 = 1.0 / t86
-    t88 = var * t87
-    t89 = t83 * t83
-    t90 = t78 * t89
-    t91 = t78 * t90
-    t92 = t88 * t91
-    t93 = torch.where(t79, t92, t81)
-    return t82, t93
+    t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
+    t1 = t0 < 0.0
+    t2 = (t0 * t0) * (-0.5)
+    t3 = t2 < (-745.0)
+    t0 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
+    t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t0 = (torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))) * t0
+    t2 = 1.0 - t0
+    t3 = torch.where(t1, t0, t2)
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = torch.where(t1, t2, t0)
+    t0 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t0 * t0)))
+    return (torch.where(t4, t3, t5)), (torch.where(t4, t0, t5))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = var + 3.289868133696453
-    t4 = torch.sqrt(t3)
-    t5 = 1.0 / t4
-    t6 = mean * t5
-    t15 = t5 * 0.3989422804014327
-    t16 = t6 * t6
-    t18 = t16 * -0.5
-    t21 = t18 < -745.0
-    t22 = torch.where(t21, -745.0, t18)
-    t23 = torch.exp(t22)
-    t24 = torch.where(t21, 0.0, t23)
-    t25 = t15 * t24
-    t26 = 0.0 <= var
-    t27 = torch.where(t26, 1.0, var)
-    t28 = torch.sqrt(t27)
-    t29 = torch.where(t26, t25, t28)
-    t31 = t6 * -0.19947114020071635
-    t32 = t5 * t31
-    t33 = t5 * t32
-    t34 = t24 * t33
-    t35 = torch.where(t26, t34, t28)
-    t36 = t6 < 0.0
-    t37 = -t6
-    t38 = torch.where(t36, t37, t6)
-    t40 = t38 * 0.25 + 1.0
-    t41 = 1.0 / t40
-    t42 = t41 - 0.25
-    t45 = t42 * -0.0017798827339621601 + 0.010466386341611745
-    t47 = t42 * t45 + -0.025024068057433096
-    t49 = t42 * t47 + 0.028003432764145547
-    t51 = t42 * t49 + -0.007675323623468539
-    t53 = t42 * t51 + -0.01260565126280357
-    t55 = t42 * t53 + 0.005355150279226964
-    t57 = t42 * t55 + 0.009931926179538022
-    t59 = t42 * t57 + -0.001079211461663395
-    t61 = t42 * t59 + -0.01093052795862523
-    t63 = t42 * t61 + -0.003986265076078187
-    t65 = t42 * t63 + 0.011100325597856757
-    t67 = t42 * t65 + 0.012715664444173462
-    t69 = t42 * t67 + -0.005435898416258495
-    t71 = t42 * t69 + -0.0251886937420882
-    t73 = t42 * t71 + -0.02081676516638881
-    t75 = t42 * t73 + 0.018430597373958118
-    t77 = t42 * t75 + 0.08071822573892083
-    t79 = t42 * t77 + 0.14153249712935168
-    t81 = t42 * t79 + 0.17952285286084968
-    t83 = t42 * t81 + 0.1863288565069812
-    t85 = t42 * t83 + 0.1666410963282826
-    t87 = t42 * t85 + 0.13207588430885814
-    t88 = t41 * t87  # Mills ratio/sqrt(2 pi)
-    t89 = t24 * t88
-    t90 = 1.0 - t89
-    t91 = torch.where(t36, t90, t89)
-    t92 = torch.where(t36, t89, t90)
-    t95 = t92 - t91
-    t98 = var * 0.25 + 1.0
-    t99 = 1.0 / t98
-    t100 = var * t99
-    t102 = t91 * -2.0
-    t103 = t92 * t102
-    t104 = t25 * t103
-    t105 = t95 * t104
-    t106 = t100 * t105
-    t107 = torch.where(t26, t106, t28)
-    t108 = t91 * t91
-    t109 = t92 * t108
-    t110 = t92 * t109
-    t111 = t99 * t110
-    t112 = t99 * t111
-    t113 = t34 * t103
-    t114 = t95 * t113
-    t116 = t100 * t114 + t112
-    t117 = torch.where(t26, t116, t28)
-    grad_mean_in = grad_mean * t29 + grad_var * t107
-    grad_var_in = grad_mean * t35 + grad_var * t117
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
+    t1 = mean * t0
+    t2 = (t1 * t1) * (-0.5)
+    t3 = t2 < (-745.0)
+    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t3 = (t0 * 0.3989422804014327) * t2
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))))
+    t6 = t1 < 0.0
+    t1 = 1.0 / ((torch.where(t6, -t1, t1)) * 0.25 + 1.0)
+    t1 = t1 * _polynomial(_POLYNOMIAL0, t1 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t1 = t2 * t1
+    t2 = 1.0 - t1
+    t7 = torch.where(t6, t2, t1)
+    t2 = torch.where(t6, t1, t2)
+    t1 = t2 - t7
+    t6 = 1.0 / (var * 0.25 + 1.0)
+    t8 = var * t6
+    t9 = t2 * (t7 * (-2.0))
+    t7 = t8 * (t1 * (t0 * t9)) + (t6 * (t6 * (t2 * (t2 * (t7 * t7)))))
+    t9 = torch.where(t4, t8 * (t1 * (t3 * t9)), t5)
+    return (
+        grad_mean * (torch.where(t4, t3, t5)) + grad_var * t9,
+        grad_mean * (torch.where(t4, t0, t5)) + grad_var * (torch.where(t4, t7, t5)),
+    )

@@ -5,16 +5,6 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 206
-#
-# Certificate:
-#   mean        1.47 ulp of the terms, worst at mean = -2.08029249e+17, var = 2.05788142e+33
-#   var         5.28 ulp of the terms, worst at mean = 3.48018026, var = 0.0335185714
-#   dmean_dmu   2.62 ulp of the terms, worst at mean = -6.82722257e+15, var = 1.10929363e+30
-#   dmean_dvar  3.51 ulp of the terms, worst at mean = -56.583519, var = 754.986206
-#   dvar_dmu    7.01 ulp of the terms, worst at mean = 11.6022615, var = 0.00506955385
-#   dvar_dvar   6.43 ulp of the terms, worst at mean = -0.0309099201, var = 0.000198127571
-#   against exact values at 16957 points over all of float32; details in ap2b.json
 """logistic_transform, variant ap2b: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,90 +15,47 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t12 = var * 0.3039635509270133 + 1.0
-    t13 = torch.sqrt(t12)
-    t14 = 1.0 / t13
-    t15 = mean * t14
-    t16 = t15 < 0.0
-    t17 = -t15
-    t18 = torch.where(t16, t17, t15)
-    t19 = -t18
-    t22 = t19 < -745.0
-    t23 = torch.where(t22, -745.0, t19)
-    t24 = torch.exp(t23)
-    t25 = torch.where(t22, 0.0, t24)
-    t26 = 1.0 + t25
-    t27 = 1.0 / t26
-    t28 = t25 * t27
-    t29 = torch.where(t16, t28, t27)
-    t30 = 0.0 <= var
-    t31 = torch.where(t30, 1.0, var)
-    t32 = torch.sqrt(t31)
-    t33 = torch.where(t30, t29, t32)
-    t34 = torch.where(t16, t27, t28)
-    t37 = var * 0.25 + 1.0
-    t38 = 1.0 / t37
-    t39 = var * t38
-    t40 = t34 * t34
-    t41 = t29 * t40
-    t42 = t29 * t41
-    t43 = t39 * t42
-    t44 = torch.where(t30, t43, t32)
-    return t33, t44
+    t0 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
+    t1 = t0 < 0.0
+    t0 = -(torch.where(t1, -t0, t0))
+    t2 = t0 < (-745.0)
+    t0 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t0)))
+    t2 = 1.0 / (t0 + 1.0)
+    t0 = t0 * t2
+    t3 = torch.where(t1, t0, t2)
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = torch.where(t1, t2, t0)
+    t0 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t0 * t0)))
+    return (torch.where(t4, t3, t5)), (torch.where(t4, t0, t5))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t10 = var * 0.3039635509270133 + 1.0
-    t11 = torch.sqrt(t10)
-    t12 = 1.0 / t11
-    t13 = mean * t12
-    t16 = t13 < 0.0
-    t17 = -t13
-    t18 = torch.where(t16, t17, t13)
-    t19 = -t18
-    t22 = t19 < -745.0
-    t23 = torch.where(t22, -745.0, t19)
-    t24 = torch.exp(t23)
-    t25 = torch.where(t22, 0.0, t24)
-    t26 = 1.0 + t25
-    t27 = 1.0 / t26
-    t28 = t25 * t27
-    t29 = torch.where(t16, t27, t28)
-    t30 = torch.where(t16, t28, t27)
-    t31 = t12 * t29
-    t32 = t30 * t31
-    t33 = 0.0 <= var
-    t34 = torch.where(t33, 1.0, var)
-    t35 = torch.sqrt(t34)
-    t36 = torch.where(t33, t32, t35)
-    t38 = t13 * -0.15198177546350666
-    t39 = t12 * t38
-    t40 = t12 * t39
-    t41 = t29 * t40
-    t42 = t30 * t41
-    t43 = torch.where(t33, t42, t35)
-    t46 = t30 - t29
-    t49 = var * 0.25 + 1.0
-    t50 = 1.0 / t49
-    t51 = var * t50
-    t53 = t29 * -2.0
-    t54 = t30 * t53
-    t55 = t32 * t54
-    t56 = t46 * t55
-    t57 = t51 * t56
-    t58 = torch.where(t33, t57, t35)
-    t59 = t29 * t29
-    t60 = t30 * t59
-    t61 = t30 * t60
-    t62 = t50 * t61
-    t63 = t50 * t62
-    t64 = t42 * t54
-    t65 = t46 * t64
-    t67 = t51 * t65 + t63
-    t68 = torch.where(t33, t67, t35)
-    grad_mean_in = grad_mean * t36 + grad_var * t58
-    grad_var_in = grad_mean * t43 + grad_var * t68
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
+    t1 = mean * t0
+    t2 = t1 < 0.0
+    t3 = -(torch.where(t2, -t1, t1))
+    t4 = t3 < (-745.0)
+    t3 = torch.where(t4, 0.0, torch.exp(torch.where(t4, -745.0, t3)))
+    t4 = 1.0 / (t3 + 1.0)
+    t3 = t3 * t4
+    t5 = torch.where(t2, t4, t3)
+    t4 = torch.where(t2, t3, t4)
+    t3 = t4 * (t0 * t5)
+    t2 = 0.0 <= var
+    t6 = torch.sqrt(torch.where(t2, 1.0, var))
+    t1 = t4 * (t5 * (t0 * (t0 * (t1 * (-0.15198177546350666)))))
+    t0 = t4 - t5
+    t7 = 1.0 / (var * 0.25 + 1.0)
+    t8 = var * t7
+    t9 = t4 * (t5 * (-2.0))
+    t5 = t8 * (t0 * (t1 * t9)) + (t7 * (t7 * (t4 * (t4 * (t5 * t5)))))
+    t9 = torch.where(t2, t8 * (t0 * (t3 * t9)), t6)
+    return (
+        grad_mean * (torch.where(t2, t3, t6)) + grad_var * t9,
+        grad_mean * (torch.where(t2, t1, t6)) + grad_var * (torch.where(t2, t5, t6)),
+    )

@@ -5,16 +5,6 @@
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
-#
-# Certificate:
-#   mean        6.28 ulp of the terms, worst at mean = -0.0305962879, var = 0.0174696762
-#   var         7.61 ulp of the terms, worst at mean = -0.0225480366, var = 7.83443113e-07
-#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
-#   dmean_dvar  5.58 ulp of the terms, worst at mean = 1.1360997, var = 0.152623475
-#   dvar_dmu    4.12 ulp of the terms, worst at mean = -0.136566728, var = 6.60725641
-#   dvar_dvar   6.12 ulp of the terms, worst at mean = -0.35279274, var = 3.33801495e-06
-#   against exact values at 16951 points over all of float32; details in large_variance.json
 """logistic_transform, variant large_variance: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,242 +15,86 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
+    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
+    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
+    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
+    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t10 = var + 3.289868133696453
-    t11 = torch.sqrt(t10)
-    t12 = 1.0 / t11
-    t13 = mean * t12
-    t14 = t13 < 0.0
-    t15 = t13 * t13
-    t17 = t15 * -0.5
-    t20 = t17 < -745.0
-    t21 = torch.where(t20, -745.0, t17)
-    t22 = torch.exp(t21)
-    t23 = torch.where(t20, 0.0, t22)
-    t24 = -t13
-    t25 = torch.where(t14, t24, t13)
-    t27 = t25 * 0.25 + 1.0
-    t28 = 1.0 / t27
-    t29 = t28 - 0.25
-    t32 = t29 * -0.0017798827339621601 + 0.010466386341611745
-    t34 = t29 * t32 + -0.025024068057433096
-    t36 = t29 * t34 + 0.028003432764145547
-    t38 = t29 * t36 + -0.007675323623468539
-    t40 = t29 * t38 + -0.01260565126280357
-    t42 = t29 * t40 + 0.005355150279226964
-    t44 = t29 * t42 + 0.009931926179538022
-    t46 = t29 * t44 + -0.001079211461663395
-    t48 = t29 * t46 + -0.01093052795862523
-    t50 = t29 * t48 + -0.003986265076078187
-    t52 = t29 * t50 + 0.011100325597856757
-    t54 = t29 * t52 + 0.012715664444173462
-    t56 = t29 * t54 + -0.005435898416258495
-    t58 = t29 * t56 + -0.0251886937420882
-    t60 = t29 * t58 + -0.02081676516638881
-    t62 = t29 * t60 + 0.018430597373958118
-    t64 = t29 * t62 + 0.08071822573892083
-    t66 = t29 * t64 + 0.14153249712935168
-    t68 = t29 * t66 + 0.17952285286084968
-    t70 = t29 * t68 + 0.1863288565069812
-    t72 = t29 * t70 + 0.1666410963282826
-    t74 = t29 * t72 + 0.13207588430885814
-    t75 = t28 * t74  # Mills ratio/sqrt(2 pi)
-    t76 = t23 * t75
-    t77 = 1.0 - t76
-    t78 = torch.where(t14, t76, t77)
-    t79 = 0.0 <= var
-    t80 = torch.where(t79, 1.0, var)
-    t81 = torch.sqrt(t80)
-    t82 = torch.where(t79, t78, t81)
-    t84 = -t78
-    t85 = t78 * t84
-    t86 = mean + -1.0
-    t88 = var + 2.289868133696453
-    t89 = torch.sqrt(t88)
-    t90 = 1.0 / t89
-    t92 = t86 * t90
-    t93 = t92 < 0.0
-    t94 = t92 * t92
-    t95 = -0.5 * t94
-    t96 = t95 < -745.0
-    t97 = torch.where(t96, -745.0, t95)
-    t98 = torch.exp(t97)
-    t99 = torch.where(t96, 0.0, t98)
-    t100 = -t92
-    t101 = torch.where(t93, t100, t92)
-    t102 = 0.25 * t101 + 1.0
-    t103 = 1.0 / t102
-    t104 = t103 - 0.25
-    t105 = -0.0017798827339621601 * t104 + 0.010466386341611745
-    t106 = t104 * t105 + -0.025024068057433096
-    t107 = t104 * t106 + 0.028003432764145547
-    t108 = t104 * t107 + -0.007675323623468539
-    t109 = t104 * t108 + -0.01260565126280357
-    t110 = t104 * t109 + 0.005355150279226964
-    t111 = t104 * t110 + 0.009931926179538022
-    t112 = t104 * t111 + -0.001079211461663395
-    t113 = t104 * t112 + -0.01093052795862523
-    t114 = t104 * t113 + -0.003986265076078187
-    t115 = t104 * t114 + 0.011100325597856757
-    t116 = t104 * t115 + 0.012715664444173462
-    t117 = t104 * t116 + -0.005435898416258495
-    t118 = t104 * t117 + -0.0251886937420882
-    t119 = t104 * t118 + -0.02081676516638881
-    t120 = t104 * t119 + 0.018430597373958118
-    t121 = t104 * t120 + 0.08071822573892083
-    t122 = t104 * t121 + 0.14153249712935168
-    t123 = t104 * t122 + 0.17952285286084968
-    t124 = t104 * t123 + 0.1863288565069812
-    t125 = t104 * t124 + 0.1666410963282826
-    t126 = t104 * t125 + 0.13207588430885814
-    t127 = t103 * t126  # Mills ratio/sqrt(2 pi)
-    t128 = t99 * t127
-    t129 = 1.0 - t128
-    t130 = torch.where(t93, t128, t129)
-    t131 = t85 + t130
-    t132 = 0.0 < t13
-    t133 = 0.0 < t92
-    t134 = t132 & t133
-    t136 = torch.where(t14, t77, t76)
-    t137 = 2.0 * t136
-    t138 = -t136
-    t140 = t136 * t138 + t137
-    t141 = torch.where(t93, t129, t128)
-    t143 = t140 - t141
-    t144 = torch.where(t134, t143, t131)
-    t145 = t144 < 0.0
-    t146 = torch.where(t145, 0.0, t144)
-    t147 = torch.where(t79, t146, t81)
-    return t82, t147
+    t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
+    t1 = t0 < 0.0
+    t2 = (t0 * t0) * (-0.5)
+    t3 = t2 < (-745.0)
+    t4 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
+    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t4 = (torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))) * t4
+    t2 = 1.0 - t4
+    t3 = torch.where(t1, t4, t2)
+    t5 = 0.0 <= var
+    t6 = torch.sqrt(torch.where(t5, 1.0, var))
+    t7 = (mean + (-1.0)) * (1.0 / torch.sqrt(var + 2.289868133696453))
+    t8 = t7 < 0.0
+    t9 = (t7 * t7) * (-0.5)
+    t10 = t9 < (-745.0)
+    t11 = 1.0 / ((torch.where(t8, -t7, t7)) * 0.25 + 1.0)
+    t11 = t11 * _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t11 = (torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t9)))) * t11
+    t9 = 1.0 - t11
+    t4 = torch.where(t1, t2, t4)
+    t4 = (t4 * (-t4) + (t4 * 2.0)) - (torch.where(t8, t9, t11))
+    t9 = (t3 * (-t3)) + (torch.where(t8, t11, t9))
+    t9 = torch.where((0.0 < t0) & (0.0 < t7), t4, t9)
+    t9 = torch.where(t5, torch.where(t9 < 0.0, 0.0, t9), t6)
+    return (torch.where(t5, t3, t6)), t9
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = var + 3.289868133696453
-    t4 = torch.sqrt(t3)
-    t5 = 1.0 / t4
-    t6 = mean * t5
-    t15 = t5 * 0.3989422804014327
-    t16 = t6 * t6
-    t18 = t16 * -0.5
-    t21 = t18 < -745.0
-    t22 = torch.where(t21, -745.0, t18)
-    t23 = torch.exp(t22)
-    t24 = torch.where(t21, 0.0, t23)
-    t25 = t15 * t24
-    t26 = 0.0 <= var
-    t27 = torch.where(t26, 1.0, var)
-    t28 = torch.sqrt(t27)
-    t29 = torch.where(t26, t25, t28)
-    t31 = t6 * -0.19947114020071635
-    t32 = t5 * t31
-    t33 = t5 * t32
-    t34 = t24 * t33
-    t35 = torch.where(t26, t34, t28)
-    t36 = t6 < 0.0
-    t37 = -t6
-    t38 = torch.where(t36, t37, t6)
-    t40 = t38 * 0.25 + 1.0
-    t41 = 1.0 / t40
-    t42 = t41 - 0.25
-    t45 = t42 * -0.0017798827339621601 + 0.010466386341611745
-    t47 = t42 * t45 + -0.025024068057433096
-    t49 = t42 * t47 + 0.028003432764145547
-    t51 = t42 * t49 + -0.007675323623468539
-    t53 = t42 * t51 + -0.01260565126280357
-    t55 = t42 * t53 + 0.005355150279226964
-    t57 = t42 * t55 + 0.009931926179538022
-    t59 = t42 * t57 + -0.001079211461663395
-    t61 = t42 * t59 + -0.01093052795862523
-    t63 = t42 * t61 + -0.003986265076078187
-    t65 = t42 * t63 + 0.011100325597856757
-    t67 = t42 * t65 + 0.012715664444173462
-    t69 = t42 * t67 + -0.005435898416258495
-    t71 = t42 * t69 + -0.0251886937420882
-    t73 = t42 * t71 + -0.02081676516638881
-    t75 = t42 * t73 + 0.018430597373958118
-    t77 = t42 * t75 + 0.08071822573892083
-    t79 = t42 * t77 + 0.14153249712935168
-    t81 = t42 * t79 + 0.17952285286084968
-    t83 = t42 * t81 + 0.1863288565069812
-    t85 = t42 * t83 + 0.1666410963282826
-    t87 = t42 * t85 + 0.13207588430885814
-    t88 = t41 * t87  # Mills ratio/sqrt(2 pi)
-    t89 = t24 * t88
-    t90 = 1.0 - t89
-    t91 = torch.where(t36, t89, t90)
-    t93 = t91 * -2.0
-    t94 = t25 * t93
-    t96 = var + 2.289868133696453
-    t97 = torch.sqrt(t96)
-    t98 = 1.0 / t97
-    t100 = 0.3989422804014327 * t98
-    t102 = mean + -1.0
-    t103 = t98 * t102
-    t104 = t103 * t103
-    t105 = -0.5 * t104
-    t106 = t105 < -745.0
-    t107 = torch.where(t106, -745.0, t105)
-    t108 = torch.exp(t107)
-    t109 = torch.where(t106, 0.0, t108)
-    t111 = t100 * t109 + t94
-    t112 = -t91
-    t113 = t91 * t112
-    t114 = t103 < 0.0
-    t115 = -t103
-    t116 = torch.where(t114, t115, t103)
-    t117 = 0.25 * t116 + 1.0
-    t118 = 1.0 / t117
-    t119 = t118 - 0.25
-    t120 = -0.0017798827339621601 * t119 + 0.010466386341611745
-    t121 = t119 * t120 + -0.025024068057433096
-    t122 = t119 * t121 + 0.028003432764145547
-    t123 = t119 * t122 + -0.007675323623468539
-    t124 = t119 * t123 + -0.01260565126280357
-    t125 = t119 * t124 + 0.005355150279226964
-    t126 = t119 * t125 + 0.009931926179538022
-    t127 = t119 * t126 + -0.001079211461663395
-    t128 = t119 * t127 + -0.01093052795862523
-    t129 = t119 * t128 + -0.003986265076078187
-    t130 = t119 * t129 + 0.011100325597856757
-    t131 = t119 * t130 + 0.012715664444173462
-    t132 = t119 * t131 + -0.005435898416258495
-    t133 = t119 * t132 + -0.0251886937420882
-    t134 = t119 * t133 + -0.02081676516638881
-    t135 = t119 * t134 + 0.018430597373958118
-    t136 = t119 * t135 + 0.08071822573892083
-    t137 = t119 * t136 + 0.14153249712935168
-    t138 = t119 * t137 + 0.17952285286084968
-    t139 = t119 * t138 + 0.1863288565069812
-    t140 = t119 * t139 + 0.1666410963282826
-    t141 = t119 * t140 + 0.13207588430885814
-    t142 = t118 * t141  # Mills ratio/sqrt(2 pi)
-    t143 = t109 * t142
-    t144 = 1.0 - t143
-    t145 = torch.where(t114, t143, t144)
-    t146 = t113 + t145
-    t147 = 0.0 < t6
-    t148 = 0.0 < t103
-    t149 = t147 & t148
-    t151 = torch.where(t36, t90, t89)
-    t152 = 2.0 * t151
-    t153 = -t151
-    t155 = t151 * t153 + t152
-    t156 = torch.where(t114, t144, t143)
-    t158 = t155 - t156
-    t159 = torch.where(t149, t158, t146)
-    t160 = t159 < 0.0
-    t161 = torch.where(t160, 0.0, t111)
-    t162 = torch.where(t26, t161, t28)
-    t163 = t34 * t93
-    t164 = -0.19947114020071635 * t102
-    t165 = t98 * t164
-    t166 = t98 * t165
-    t167 = t98 * t166
-    t169 = t109 * t167 + t163
-    t170 = torch.where(t160, 0.0, t169)
-    t171 = torch.where(t26, t170, t28)
-    grad_mean_in = grad_mean * t29 + grad_var * t162
-    grad_var_in = grad_mean * t35 + grad_var * t171
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
+    t1 = mean * t0
+    t2 = (t1 * t1) * (-0.5)
+    t3 = t2 < (-745.0)
+    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t3 = (t0 * 0.3989422804014327) * t2
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))))
+    t6 = t1 < 0.0
+    t7 = 1.0 / ((torch.where(t6, -t1, t1)) * 0.25 + 1.0)
+    t7 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t7 = t2 * t7
+    t2 = 1.0 - t7
+    t8 = torch.where(t6, t7, t2)
+    t9 = t8 * (-2.0)
+    t10 = 1.0 / torch.sqrt(var + 2.289868133696453)
+    t11 = mean + (-1.0)
+    t12 = t10 * t11
+    t13 = (t12 * t12) * (-0.5)
+    t14 = t13 < (-745.0)
+    t13 = torch.where(t14, 0.0, torch.exp(torch.where(t14, -745.0, t13)))
+    t14 = t12 < 0.0
+    t15 = 1.0 / ((torch.where(t14, -t12, t12)) * 0.25 + 1.0)
+    t15 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t15 = t13 * t15
+    t16 = 1.0 - t15
+    t7 = torch.where(t6, t2, t7)
+    t7 = (t7 * (-t7) + (t7 * 2.0)) - (torch.where(t14, t16, t15))
+    t16 = (t8 * (-t8)) + (torch.where(t14, t15, t16))
+    t16 = (torch.where((0.0 < t1) & (0.0 < t12), t7, t16)) < 0.0
+    t7 = torch.where(t16, 0.0, (t10 * 0.3989422804014327) * t13 + (t3 * t9))
+    t9 = t13 * (t10 * (t10 * (t10 * (t11 * (-0.19947114020071635))))) + (t0 * t9)
+    t9 = torch.where(t4, torch.where(t16, 0.0, t9), t5)
+    return (
+        grad_mean * (torch.where(t4, t3, t5)) + grad_var * (torch.where(t4, t7, t5)),
+        grad_mean * (torch.where(t4, t0, t5)) + grad_var * t9,
+    )

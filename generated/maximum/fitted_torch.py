@@ -6,28 +6,6 @@
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_fitted_forward 193, maximum_fitted_backward 213
-#
-# Certificate:
-#   mean        7.75 ulp of the terms, worst at mean1 = -1.73717051e+13, var1 = 3.82094789e+26, mean2 =
-#       7.53061069e+09, var2 = 8.68190649e+24
-#   var         3.39 ulp of the terms, worst at mean1 = 2.01425599e+13, var1 = 1.55233999e+19, mean2 = 0, var2 =
-#       1.0851774e+26
-#   dmean_dmu1  6.34 ulp of the terms, worst at mean1 = -0.0267048012, var1 = 0.000136004339, mean2 = -0.0266931914,
-#       var2 = 1.17549477e-38
-#   dmean_dvar1 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-#        var2 = 1.06559087e-35
-#   dmean_dmu2  6.55 ulp of the terms, worst at mean1 = 1.56421629e-11, var1 = 5.03645678e-21, mean2 = 1.45915016e-11,
-#        var2 = 3.71921002e-21
-#   dmean_dvar2 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-#        var2 = 1.06559087e-35
-#   dvar_dmu1   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-#   dvar_dvar1  6.39 ulp of the terms, worst at mean1 = -0.00199609646, var1 = 1.68348379e-07, mean2 = 0, var2 =
-#       1.17574294e-38
-#   dvar_dmu2   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-#   dvar_dvar2  6.32 ulp of the terms, worst at mean1 = -2.22813454e+11, var1 = 6.22765728e-14, mean2 =
-#       -3.33705118e+11, var2 = 5.19009986e+20
-#   against exact values at 17565 points over all of float32; details in fitted.json
 """maximum, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -38,182 +16,80 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
+    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
+    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
+    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
+    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t4 = mean1 < mean2
-    t7 = 0.0 <= var1
-    t8 = 0.0 <= var2
-    t9 = t7 & t8
-    t10 = var1 + var2
-    t11 = t10 == 0.0
-    t12 = torch.where(t11, 1.0, t10)
-    t14 = torch.where(t9, t12, -1.0)
-    t15 = torch.sqrt(t14)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t16 = 1.0 / t15
-    t17 = torch.where(t11, 0.0, t15)
-    t19 = mean1 - mean2
-    t20 = torch.where(t19 < 0.0, -t19, t19)
-    t21 = 0.0 < t20
-    t22 = t11 & t21
-    t24 = torch.where(t22, 1.2676506002282294e+30, t20)
-    t25 = t16 * t24
-    t27 = 38.5 < t25
-    t28 = torch.where(t27, 38.5, t25)  # t = min(|mean1 - mean2|/theta, reach)
-    t29 = t28 * t28
-    t31 = t29 * -0.5
-    t32 = torch.exp(t31)  # exp(-t^2/2), mantissa
-    t34 = t28 * 0.25 + 1.0
-    t35 = 1.0 / t34  # u = 1/(1 + t/4)
-    t36 = t35 - 0.25
-    t39 = t36 * -0.013812895908158688 + 0.117708392008567
-    t41 = t36 * t39 + -0.44341275949169345
-    t43 = t36 * t41 + 0.9565840641090428
-    t45 = t36 * t43 + -1.2607176359363146
-    t47 = t36 * t45 + 0.9637350797487144
-    t49 = t36 * t47 + -0.2996404020545833
-    t51 = t36 * t49 + -0.07568519905802763
-    t53 = t36 * t51 + -0.005422298439851281
-    t55 = t36 * t53 + 0.09046357090781296
-    t57 = t36 * t55 + 0.033278462006265934
-    t59 = t36 * t57 + -0.0708293621196939
-    t61 = t36 * t59 + -0.05426759473536719
-    t63 = t36 * t61 + 0.04106031909295141
-    t65 = t36 * t63 + 0.07432415816459853
-    t67 = t36 * t65 + 0.0055540476400932175
-    t69 = t36 * t67 + -0.07625240647903238
-    t71 = t36 * t69 + -0.07593942539478153
-    t73 = t36 * t71 + 0.011283865112341534
-    t75 = t36 * t73 + 0.11633012554510842
-    t77 = t36 * t75 + 0.17160330216452158
-    t79 = t36 * t77 + 0.15958374408371764
-    t81 = t36 * t79 + 0.10685102400308405
-    t83 = t36 * t81 + 0.05081731929104635
-    t85 = t36 * t83 + 0.01419012412529281
-    t86 = t35 * t85
-    t87 = t35 * t86
-    t88 = t35 * t87  # J_2/sqrt(2 pi)
-    t91 = t88 * 2.0
-    t92 = t28 * t28 + 1.0
-    t93 = 1.0 / t92
-    t94 = -t28
-    t95 = t91 * t94 + 0.3989422804014327
-    t96 = t93 * t95  # J_1/sqrt(2 pi)
-    t98 = t32 * t96  # g = E (Z - t)_+
-    t101 = torch.where(t4, mean2, mean1)
-    t102 = t17 * t98
-    t103 = t101 + t102
-    t104 = torch.where(t4, var2, var1)
-    t105 = torch.where(t4, var1, var2)
-    t107 = 259.23064062 < t25
-    t108 = torch.where(t107, 259.23064062, t25)
-    t110 = t108 * -2.700298075589426
-    t111 = torch.exp(t110)
-    t112 = 1.0 + t111
-    t113 = 1.0 / t112
-    t114 = t111 * t113
-    t115 = t105 * t114
-    t116 = t104 * t113 + t115
-    return t103, t116
+    t0 = mean1 < mean2
+    t1 = var1 + var2
+    t2 = t1 == 0.0
+    t1 = torch.where((0.0 <= var1) & (0.0 <= var2), torch.where(t2, 1.0, t1), -1.0)
+    t1 = torch.sqrt(t1)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t3 = mean1 - mean2
+    t3 = torch.where(t3 < 0.0, -t3, t3)
+    t3 = (1.0 / t1) * (torch.where(t2 & (0.0 < t3), 1.2676506002282294e+30, t3))
+    t4 = torch.where(38.5 < t3, 38.5, t3)  # t = min(|mean1 - mean2|/theta, reach)
+    t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
+    t6 = ((t5 * (t5 * t6)) * 2.0) * (-t4) + 0.3989422804014327
+    t6 = torch.exp((t4 * t4) * (-0.5)) * ((1.0 / (t4 * t4 + 1.0)) * t6)  # g = E (Z - t)_+
+    t3 = (torch.where(259.23064062 < t3, 259.23064062, t3)) * (-2.700298075589426)
+    t3 = torch.exp(t3)
+    t4 = 1.0 / (t3 + 1.0)
+    t3 = (torch.where(t0, var1, var2)) * (t3 * t4)
+    t6 = (torch.where(t0, mean2, mean1)) + ((torch.where(t2, 0.0, t1)) * t6)
+    t3 = (torch.where(t0, var2, var1)) * t4 + t3
+    return t6, t3
 
 
 def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
              grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t4 = mean1 < mean2
-    t7 = 0.0 <= var1
-    t8 = 0.0 <= var2
-    t9 = t7 & t8
-    t10 = var1 + var2
-    t11 = t10 == 0.0
-    t12 = torch.where(t11, 1.0, t10)
-    t14 = torch.where(t9, t12, -1.0)
-    t15 = torch.sqrt(t14)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t16 = 1.0 / t15
-    t17 = torch.where(t11, 0.0, t15)
-    t18 = torch.where(t11, 0.0, t16)
-    t19 = mean1 - mean2
-    t20 = torch.where(t19 < 0.0, -t19, t19)
-    t21 = 0.0 < t20
-    t22 = t11 & t21
-    t24 = torch.where(t22, 1.2676506002282294e+30, t20)
-    t25 = t16 * t24
-    t27 = 38.5 < t25
-    t28 = torch.where(t27, 38.5, t25)  # t = min(|mean1 - mean2|/theta, reach)
-    t29 = t28 * t28
-    t31 = t29 * -0.5
-    t32 = torch.exp(t31)  # exp(-t^2/2), mantissa
-    t34 = t28 * 0.25 + 1.0
-    t35 = 1.0 / t34  # u = 1/(1 + t/4)
-    t36 = t35 - 0.25
-    t39 = t36 * -0.013812895908158688 + 0.117708392008567
-    t41 = t36 * t39 + -0.44341275949169345
-    t43 = t36 * t41 + 0.9565840641090428
-    t45 = t36 * t43 + -1.2607176359363146
-    t47 = t36 * t45 + 0.9637350797487144
-    t49 = t36 * t47 + -0.2996404020545833
-    t51 = t36 * t49 + -0.07568519905802763
-    t53 = t36 * t51 + -0.005422298439851281
-    t55 = t36 * t53 + 0.09046357090781296
-    t57 = t36 * t55 + 0.033278462006265934
-    t59 = t36 * t57 + -0.0708293621196939
-    t61 = t36 * t59 + -0.05426759473536719
-    t63 = t36 * t61 + 0.04106031909295141
-    t65 = t36 * t63 + 0.07432415816459853
-    t67 = t36 * t65 + 0.0055540476400932175
-    t69 = t36 * t67 + -0.07625240647903238
-    t71 = t36 * t69 + -0.07593942539478153
-    t73 = t36 * t71 + 0.011283865112341534
-    t75 = t36 * t73 + 0.11633012554510842
-    t77 = t36 * t75 + 0.17160330216452158
-    t79 = t36 * t77 + 0.15958374408371764
-    t81 = t36 * t79 + 0.10685102400308405
-    t83 = t36 * t81 + 0.05081731929104635
-    t85 = t36 * t83 + 0.01419012412529281
-    t86 = t35 * t85
-    t87 = t35 * t86
-    t88 = t35 * t87  # J_2/sqrt(2 pi)
-    t91 = t88 * 2.0
-    t92 = t28 * t28 + 1.0
-    t93 = 1.0 / t92
-    t94 = -t28
-    t95 = t91 * t94 + 0.3989422804014327
-    t96 = t93 * t95  # J_1/sqrt(2 pi)
-    t97 = t28 * t96 + t91  # Mills ratio/sqrt(2 pi)
-    t99 = t32 * t97
-    t101 = 1.0 - t99
-    t102 = torch.where(t4, t99, t101)
-    t105 = t32 * 0.19947114020071635
-    t106 = t18 * t105
-    t107 = torch.where(t4, t101, t99)
-    t108 = torch.where(t4, var2, var1)
-    t109 = torch.where(t4, var1, var2)
-    t110 = t16 * t108
-    t111 = t16 * t110
-    t112 = t16 * t109
-    t113 = t16 * t112
-    t115 = 259.23064062 < t25
-    t116 = torch.where(t115, 259.23064062, t25)
-    t118 = t116 * -2.700298075589426
-    t119 = torch.exp(t118)
-    t120 = 1.0 + t119
-    t121 = 1.0 / t120
-    t122 = t119 * t121
-    t123 = t121 * t122
-    t125 = t123 * 2.700298075589426
-    t126 = t111 - t113
-    t127 = t125 * t126
-    t128 = t17 * t127
-    t129 = -t128
-    t130 = torch.where(t4, t129, t128)
-    t131 = 0.5 * t116
-    t132 = t127 * t131
-    t133 = t121 - t132
-    t134 = t122 - t132
-    t135 = torch.where(t4, t134, t133)
-    t136 = torch.where(t4, t128, t129)
-    t137 = torch.where(t4, t133, t134)
-    grad_mean1_in = grad_mean * t102 + grad_var * t130
-    grad_var1_in = grad_mean * t106 + grad_var * t135
-    grad_mean2_in = grad_mean * t107 + grad_var * t136
-    grad_var2_in = grad_mean * t106 + grad_var * t137
-    return grad_mean1_in, grad_var1_in, grad_mean2_in, grad_var2_in
+    t0 = mean1 < mean2
+    t1 = var1 + var2
+    t2 = t1 == 0.0
+    t1 = torch.where((0.0 <= var1) & (0.0 <= var2), torch.where(t2, 1.0, t1), -1.0)
+    t1 = torch.sqrt(t1)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t3 = 1.0 / t1
+    t4 = mean1 - mean2
+    t4 = torch.where(t4 < 0.0, -t4, t4)
+    t4 = t3 * (torch.where(t2 & (0.0 < t4), 1.2676506002282294e+30, t4))
+    t5 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean1 - mean2|/theta, reach)
+    t6 = torch.exp((t5 * t5) * (-0.5))  # exp(-t^2/2), mantissa
+    t7 = 1.0 / (t5 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.013812895908158688)
+    t8 = (t7 * (t7 * t8)) * 2.0
+    t7 = (1.0 / (t5 * t5 + 1.0)) * (t8 * (-t5) + 0.3989422804014327)  # J_1/sqrt(2 pi)
+    t8 = t6 * (t5 * t7 + t8)
+    t7 = 1.0 - t8
+    t6 = (torch.where(t2, 0.0, t3)) * (t6 * 0.19947114020071635)
+    t4 = torch.where(259.23064062 < t4, 259.23064062, t4)
+    t5 = torch.exp(t4 * (-2.700298075589426))
+    t9 = 1.0 / (t5 + 1.0)
+    t5 = t5 * t9
+    t10 = t3 * (t3 * (torch.where(t0, var2, var1)))
+    t3 = t10 - (t3 * (t3 * (torch.where(t0, var1, var2))))
+    t3 = ((t9 * t5) * 2.700298075589426) * t3
+    t1 = (torch.where(t2, 0.0, t1)) * t3
+    t2 = -t1
+    t4 = t3 * (t4 * 0.5)
+    t9 = t9 - t4
+    t4 = t5 - t4
+    return (
+        grad_mean * (torch.where(t0, t8, t7)) + grad_var * (torch.where(t0, t2, t1)),
+        grad_mean * t6 + grad_var * (torch.where(t0, t4, t9)),
+        grad_mean * (torch.where(t0, t7, t8)) + grad_var * (torch.where(t0, t1, t2)),
+        grad_mean * t6 + grad_var * (torch.where(t0, t9, t4)),
+    )

@@ -5,34 +5,6 @@
 #
 # rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   maximum_correlated_exact_forward 235, maximum_correlated_exact_backward 255
-#
-# Certificate:
-#   mean        4.58 ulp of the terms, worst at mean1 = 0, var1 = 0.00014764363, mean2 = -0.0132277682, var2 =
-#       1.42090994e-05, cov = -4.57982533e-05
-#   var         7.41 ulp of the terms, worst at mean1 = -1.25568268e+14, var1 = 9.90133575e+28, mean2 = 0, var2 =
-#       1.48596959e+21, cov = -1.21155967e+25
-#   dmean_dmu1  4.94 ulp of the terms, worst at mean1 = 0, var1 = 2.22394691e-30, mean2 = 969606336, var2 =
-#       4.52706804e+19, cov = -1.00339194e-05
-#   dmean_dvar1 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dmean_dmu2  4.88 ulp of the terms, worst at mean1 = -546953088, var1 = 4.22572538e+14, mean2 = -591160256, var2 =
-#       1.19918485e+17, cov = 7.11002308e+15
-#   dmean_dvar2 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dmean_dcov  2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dvar_dmu1   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-#        var2 = 1.17494364e-38, cov = 6.9828111e-29
-#   dvar_dvar1  7.19 ulp of the terms, worst at mean1 = 0, var1 = 1.5184937e+10, mean2 = 2606916.5, var2 =
-#       2.43518505e+10, cov = -6.73564672e+09
-#   dvar_dmu2   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-#        var2 = 1.17494364e-38, cov = 6.9828111e-29
-#   dvar_dvar2  7 ulp of the terms, worst at mean1 = 3.65916979e+11, var1 = 971807.875, mean2 = 3.6612794e+11, var2 =
-#       6.35864312e+23, cov = 3.59720087e+14
-#   dvar_dcov   7.27 ulp of the terms, worst at mean1 = -15.6351843, var1 = 8.31671605e-06, mean2 = 0, var2 =
-#       43.6658745, cov = 0.0186289158
-#   against exact values at 17959 points over all of float32; details in exact.json
 """maximum_correlated, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -43,228 +15,90 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
+    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
+    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
+    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
+    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t5 = mean1 < mean2
-    t8 = 0.0 <= var1
-    t9 = 0.0 <= var2
-    t10 = t8 & t9
-    t11 = torch.sqrt(var1)
-    t13 = t11 * 1.0000038146972656
-    t14 = torch.sqrt(var2)
-    t15 = t13 * t14
-    t16 = torch.where(cov < 0.0, -cov, cov)
-    t17 = t16 <= t15
-    t18 = t10 & t17
-    t19 = var1 < var2
-    t20 = torch.where(t19, var2, var1)
-    t21 = torch.where(t19, var1, var2)
-    t23 = cov * 2.0
-    t24 = t20 - t23
-    t25 = t21 + t24
-    t26 = 0.0 < t25
-    t27 = torch.where(t26, t25, 0.0)
-    t30 = t27 == 0.0
-    t31 = torch.where(t30, 1.0, t27)
-    t33 = torch.where(t18, t31, -1.0)
-    t34 = torch.sqrt(t33)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t35 = 1.0 / t34
-    t36 = torch.where(t30, 0.0, t34)
-    t38 = mean1 - mean2
-    t39 = torch.where(t38 < 0.0, -t38, t38)
-    t40 = 0.0 < t39
-    t41 = t30 & t40
-    t43 = torch.where(t41, 1.2676506002282294e+30, t39)
-    t44 = t35 * t43
-    t46 = 38.5 < t44
-    t47 = torch.where(t46, 38.5, t44)  # t = min(|mean1 - mean2|/theta, reach)
-    t48 = t47 * t47
-    t50 = t48 * -0.5
-    t51 = torch.exp(t50)  # exp(-t^2/2), mantissa
-    t53 = t47 * 0.25 + 1.0
-    t54 = 1.0 / t53  # u = 1/(1 + t/4)
-    t55 = t54 - 0.25
-    t58 = t55 * -0.013812895908158688 + 0.117708392008567
-    t60 = t55 * t58 + -0.44341275949169345
-    t62 = t55 * t60 + 0.9565840641090428
-    t64 = t55 * t62 + -1.2607176359363146
-    t66 = t55 * t64 + 0.9637350797487144
-    t68 = t55 * t66 + -0.2996404020545833
-    t70 = t55 * t68 + -0.07568519905802763
-    t72 = t55 * t70 + -0.005422298439851281
-    t74 = t55 * t72 + 0.09046357090781296
-    t76 = t55 * t74 + 0.033278462006265934
-    t78 = t55 * t76 + -0.0708293621196939
-    t80 = t55 * t78 + -0.05426759473536719
-    t82 = t55 * t80 + 0.04106031909295141
-    t84 = t55 * t82 + 0.07432415816459853
-    t86 = t55 * t84 + 0.0055540476400932175
-    t88 = t55 * t86 + -0.07625240647903238
-    t90 = t55 * t88 + -0.07593942539478153
-    t92 = t55 * t90 + 0.011283865112341534
-    t94 = t55 * t92 + 0.11633012554510842
-    t96 = t55 * t94 + 0.17160330216452158
-    t98 = t55 * t96 + 0.15958374408371764
-    t100 = t55 * t98 + 0.10685102400308405
-    t102 = t55 * t100 + 0.05081731929104635
-    t104 = t55 * t102 + 0.01419012412529281
-    t105 = t54 * t104
-    t106 = t54 * t105
-    t107 = t54 * t106  # J_2/sqrt(2 pi)
-    t109 = 2.0 * t107
-    t110 = t47 * t47 + 1.0
-    t111 = 1.0 / t110
-    t112 = -t47
-    t113 = t109 * t112 + 0.3989422804014327
-    t114 = t111 * t113  # J_1/sqrt(2 pi)
-    t116 = t51 * t114  # g = E (Z - t)_+
-    t118 = t47 + t116
-    t119 = torch.where(t5, mean2, mean1)
-    t120 = t36 * t116
-    t121 = t119 + t120
-    t122 = torch.where(t5, var2, var1)
-    t123 = torch.where(t5, var1, var2)
-    t124 = 2.0 * t47 + t116
-    t125 = t114 * t124 + t109
-    t126 = t51 * t125
-    t127 = 1.0 - t126
-    t128 = -t116
-    t129 = t114 * t128 + t109
-    t130 = t51 * t129
-    t131 = t123 * t130
-    t132 = t122 * t127 + t131
-    t133 = t114 * t118
-    t134 = 2.0 * t133
-    t135 = t51 * t134
-    t136 = cov * t135
-    t137 = t132 + t136
-    return t121, t137
+    t0 = mean1 < mean2
+    t1 = (torch.sqrt(var1) * 1.0000038146972656) * torch.sqrt(var2)
+    t2 = var1 < var2
+    t2 = (torch.where(t2, var1, var2)) + ((torch.where(t2, var2, var1)) - (cov * 2.0))
+    t2 = torch.where(0.0 < t2, t2, 0.0)
+    t3 = t2 == 0.0
+    t1 = ((0.0 <= var1) & (0.0 <= var2)) & ((torch.where(cov < 0.0, -cov, cov)) <= t1)
+    t2 = torch.sqrt(torch.where(t1, torch.where(t3, 1.0, t2), -1.0))
+    t1 = mean1 - mean2
+    t1 = torch.where(t1 < 0.0, -t1, t1)
+    t1 = (1.0 / t2) * (torch.where(t3 & (0.0 < t1), 1.2676506002282294e+30, t1))
+    t1 = torch.where(38.5 < t1, 38.5, t1)  # t = min(|mean1 - mean2|/theta, reach)
+    t4 = torch.exp((t1 * t1) * (-0.5))  # exp(-t^2/2), mantissa
+    t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
+    t6 = (t5 * (t5 * t6)) * 2.0
+    t5 = (1.0 / (t1 * t1 + 1.0)) * (t6 * (-t1) + 0.3989422804014327)  # J_1/sqrt(2 pi)
+    t7 = t4 * t5  # g = E (Z - t)_+
+    t8 = (torch.where(t0, var1, var2)) * (t4 * (t5 * (-t7) + t6))
+    t6 = 1.0 - (t4 * (t5 * (t1 * 2.0 + t7) + t6))
+    t8 = (torch.where(t0, var2, var1)) * t6 + t8
+    t2 = (torch.where(t0, mean2, mean1)) + ((torch.where(t3, 0.0, t2)) * t7)
+    t7 = t8 + (cov * (t4 * ((t5 * (t1 + t7)) * 2.0)))
+    return t2, t7
 
 
 def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor, grad_mean: Tensor,
              grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t5 = mean1 < mean2
-    t8 = 0.0 <= var1
-    t9 = 0.0 <= var2
-    t10 = t8 & t9
-    t11 = torch.sqrt(var1)
-    t13 = t11 * 1.0000038146972656
-    t14 = torch.sqrt(var2)
-    t15 = t13 * t14
-    t16 = torch.where(cov < 0.0, -cov, cov)
-    t17 = t16 <= t15
-    t18 = t10 & t17
-    t19 = var1 < var2
-    t20 = torch.where(t19, var2, var1)
-    t21 = torch.where(t19, var1, var2)
-    t23 = cov * 2.0
-    t24 = t20 - t23
-    t25 = t21 + t24
-    t26 = 0.0 < t25
-    t27 = torch.where(t26, t25, 0.0)
-    t28 = var1 - cov
-    t29 = var2 - cov
-    t30 = t27 == 0.0
-    t31 = torch.where(t30, 1.0, t27)
-    t33 = torch.where(t18, t31, -1.0)
-    t34 = torch.sqrt(t33)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t35 = 1.0 / t34
-    t36 = torch.where(t30, 0.0, t34)
-    t37 = torch.where(t30, 0.0, t35)
-    t38 = mean1 - mean2
-    t39 = torch.where(t38 < 0.0, -t38, t38)
-    t40 = 0.0 < t39
-    t41 = t30 & t40
-    t43 = torch.where(t41, 1.2676506002282294e+30, t39)
-    t44 = t35 * t43
-    t46 = 38.5 < t44
-    t47 = torch.where(t46, 38.5, t44)  # t = min(|mean1 - mean2|/theta, reach)
-    t48 = t47 * t47
-    t50 = t48 * -0.5
-    t51 = torch.exp(t50)  # exp(-t^2/2), mantissa
-    t53 = t47 * 0.25 + 1.0
-    t54 = 1.0 / t53  # u = 1/(1 + t/4)
-    t55 = t54 - 0.25
-    t58 = t55 * -0.013812895908158688 + 0.117708392008567
-    t60 = t55 * t58 + -0.44341275949169345
-    t62 = t55 * t60 + 0.9565840641090428
-    t64 = t55 * t62 + -1.2607176359363146
-    t66 = t55 * t64 + 0.9637350797487144
-    t68 = t55 * t66 + -0.2996404020545833
-    t70 = t55 * t68 + -0.07568519905802763
-    t72 = t55 * t70 + -0.005422298439851281
-    t74 = t55 * t72 + 0.09046357090781296
-    t76 = t55 * t74 + 0.033278462006265934
-    t78 = t55 * t76 + -0.0708293621196939
-    t80 = t55 * t78 + -0.05426759473536719
-    t82 = t55 * t80 + 0.04106031909295141
-    t84 = t55 * t82 + 0.07432415816459853
-    t86 = t55 * t84 + 0.0055540476400932175
-    t88 = t55 * t86 + -0.07625240647903238
-    t90 = t55 * t88 + -0.07593942539478153
-    t92 = t55 * t90 + 0.011283865112341534
-    t94 = t55 * t92 + 0.11633012554510842
-    t96 = t55 * t94 + 0.17160330216452158
-    t98 = t55 * t96 + 0.15958374408371764
-    t100 = t55 * t98 + 0.10685102400308405
-    t102 = t55 * t100 + 0.05081731929104635
-    t104 = t55 * t102 + 0.01419012412529281
-    t105 = t54 * t104
-    t106 = t54 * t105
-    t107 = t54 * t106  # J_2/sqrt(2 pi)
-    t109 = 2.0 * t107
-    t110 = t47 * t47 + 1.0
-    t111 = 1.0 / t110
-    t112 = -t47
-    t113 = t109 * t112 + 0.3989422804014327
-    t114 = t111 * t113  # J_1/sqrt(2 pi)
-    t115 = t47 * t114 + t109  # Mills ratio/sqrt(2 pi)
-    t116 = t51 * t114  # g = E (Z - t)_+
-    t117 = t51 * t115
-    t118 = t47 + t116
-    t119 = 1.0 - t117
-    t120 = torch.where(t5, t117, t119)
-    t123 = t51 * 0.19947114020071635
-    t124 = t37 * t123
-    t125 = torch.where(t5, t119, t117)
-    t127 = t51 * -0.3989422804014327
-    t128 = t37 * t127
-    t129 = 2.0 * t51
-    t130 = torch.where(t5, t29, t28)
-    t131 = torch.where(t5, t28, t29)
-    t132 = t35 * t130
-    t133 = t35 * t132
-    t134 = t35 * t131
-    t135 = t35 * t134
-    t136 = t118 * t133
-    t137 = t115 * t136
-    t138 = t114 * t135
-    t139 = t119 * t138
-    t140 = t137 - t139
-    t141 = t129 * t140
-    t142 = t36 * t141
-    t143 = -t142
-    t144 = torch.where(t5, t143, t142)
-    t145 = t47 * t140
-    t146 = 2.0 * t47 + t116
-    t147 = t114 * t146 + t109
-    t148 = t145 + t147
-    t149 = t51 * t148
-    t150 = 1.0 - t149
-    t151 = -t116
-    t152 = t114 * t151 + t109
-    t153 = t152 - t145
-    t154 = t51 * t153
-    t155 = torch.where(t5, t154, t150)
-    t156 = torch.where(t5, t142, t143)
-    t157 = torch.where(t5, t150, t154)
-    t158 = t114 * t118 + t145
-    t159 = 2.0 * t158
-    t160 = t51 * t159
-    grad_mean1_in = grad_mean * t120 + grad_var * t144
-    grad_var1_in = grad_mean * t124 + grad_var * t155
-    grad_mean2_in = grad_mean * t125 + grad_var * t156
-    grad_var2_in = grad_mean * t124 + grad_var * t157
-    grad_cov_in = grad_mean * t128 + grad_var * t160
-    return grad_mean1_in, grad_var1_in, grad_mean2_in, grad_var2_in, grad_cov_in
+    t0 = mean1 < mean2
+    t1 = (torch.sqrt(var1) * 1.0000038146972656) * torch.sqrt(var2)
+    t2 = var1 < var2
+    t2 = (torch.where(t2, var1, var2)) + ((torch.where(t2, var2, var1)) - (cov * 2.0))
+    t2 = torch.where(0.0 < t2, t2, 0.0)
+    t3 = var1 - cov
+    t4 = var2 - cov
+    t5 = t2 == 0.0
+    t1 = ((0.0 <= var1) & (0.0 <= var2)) & ((torch.where(cov < 0.0, -cov, cov)) <= t1)
+    t2 = torch.sqrt(torch.where(t1, torch.where(t5, 1.0, t2), -1.0))
+    t1 = 1.0 / t2
+    t6 = torch.where(t5, 0.0, t1)
+    t7 = mean1 - mean2
+    t7 = torch.where(t7 < 0.0, -t7, t7)
+    t7 = t1 * (torch.where(t5 & (0.0 < t7), 1.2676506002282294e+30, t7))
+    t7 = torch.where(38.5 < t7, 38.5, t7)  # t = min(|mean1 - mean2|/theta, reach)
+    t8 = torch.exp((t7 * t7) * (-0.5))  # exp(-t^2/2), mantissa
+    t9 = 1.0 / (t7 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t10 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.013812895908158688)
+    t10 = (t9 * (t9 * t10)) * 2.0
+    t9 = (1.0 / (t7 * t7 + 1.0)) * (t10 * (-t7) + 0.3989422804014327)  # J_1/sqrt(2 pi)
+    t11 = t7 * t9 + t10  # Mills ratio/sqrt(2 pi)
+    t12 = t8 * t9  # g = E (Z - t)_+
+    t13 = t8 * t11
+    t14 = t7 + t12
+    t15 = 1.0 - t13
+    t16 = t6 * (t8 * 0.19947114020071635)
+    t11 = t11 * (t14 * (t1 * (t1 * (torch.where(t0, t4, t3)))))
+    t4 = t11 - (t15 * (t9 * (t1 * (t1 * (torch.where(t0, t3, t4))))))
+    t2 = (torch.where(t5, 0.0, t2)) * ((t8 * 2.0) * t4)
+    t5 = -t2
+    t4 = t7 * t4
+    t7 = 1.0 - (t8 * (t4 + (t9 * (t7 * 2.0 + t12) + t10)))
+    t10 = t8 * ((t9 * (-t12) + t10) - t4)
+    t6 = t6 * (t8 * (-0.3989422804014327))
+    return (
+        grad_mean * (torch.where(t0, t13, t15)) + grad_var * (torch.where(t0, t5, t2)),
+        grad_mean * t16 + grad_var * (torch.where(t0, t10, t7)),
+        grad_mean * (torch.where(t0, t15, t13)) + grad_var * (torch.where(t0, t2, t5)),
+        grad_mean * t16 + grad_var * (torch.where(t0, t7, t10)),
+        grad_mean * t6 + grad_var * (t8 * ((t9 * t14 + t4) * 2.0)),
+    )

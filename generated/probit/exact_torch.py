@@ -5,16 +5,6 @@
 #
 # rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   probit_exact_forward 113, probit_exact_backward 136
-#
-# Certificate:
-#   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
-#   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
-#   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
-#   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
-#   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
-#   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
-#   against exact values at 16821 points over all of float32; details in exact.json
 """probit, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,121 +15,55 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
+    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
+    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
+    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
+    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t9 = var + 1.0
-    t10 = torch.sqrt(t9)
-    t11 = 1.0 / t10
-    t12 = mean * t11
-    t13 = t12 < 0.0
-    t14 = t12 * t12
-    t16 = t14 * -0.5
-    t19 = t16 < -745.0
-    t20 = torch.where(t19, -745.0, t16)
-    t21 = torch.exp(t20)
-    t22 = torch.where(t19, 0.0, t21)
-    t23 = -t12
-    t24 = torch.where(t13, t23, t12)
-    t26 = t24 * 0.25 + 1.0
-    t27 = 1.0 / t26
-    t28 = t27 - 0.25
-    t31 = t28 * -0.0017798827339621601 + 0.010466386341611745
-    t33 = t28 * t31 + -0.025024068057433096
-    t35 = t28 * t33 + 0.028003432764145547
-    t37 = t28 * t35 + -0.007675323623468539
-    t39 = t28 * t37 + -0.01260565126280357
-    t41 = t28 * t39 + 0.005355150279226964
-    t43 = t28 * t41 + 0.009931926179538022
-    t45 = t28 * t43 + -0.001079211461663395
-    t47 = t28 * t45 + -0.01093052795862523
-    t49 = t28 * t47 + -0.003986265076078187
-    t51 = t28 * t49 + 0.011100325597856757
-    t53 = t28 * t51 + 0.012715664444173462
-    t55 = t28 * t53 + -0.005435898416258495
-    t57 = t28 * t55 + -0.0251886937420882
-    t59 = t28 * t57 + -0.02081676516638881
-    t61 = t28 * t59 + 0.018430597373958118
-    t63 = t28 * t61 + 0.08071822573892083
-    t65 = t28 * t63 + 0.14153249712935168
-    t67 = t28 * t65 + 0.17952285286084968
-    t69 = t28 * t67 + 0.1863288565069812
-    t71 = t28 * t69 + 0.1666410963282826
-    t73 = t28 * t71 + 0.13207588430885814
-    t74 = t27 * t73  # Mills ratio/sqrt(2 pi)
-    t75 = t22 * t74
-    t76 = 1.0 - t75
-    t77 = torch.where(t13, t75, t76)
-    t78 = 0.0 <= var
-    t79 = torch.where(t78, 1.0, var)
-    t80 = torch.sqrt(t79)
-    t81 = torch.where(t78, t77, t80)
-    t82 = torch.where(t13, t76, t75)
-    t83 = t77 * t82
-    t84 = torch.where(t78, t83, t80)
-    return t81, t84
+    t0 = mean * (1.0 / torch.sqrt(var + 1.0))
+    t1 = t0 < 0.0
+    t2 = (t0 * t0) * (-0.5)
+    t3 = t2 < (-745.0)
+    t0 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
+    t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t0 = (torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))) * t0
+    t2 = 1.0 - t0
+    t3 = torch.where(t1, t0, t2)
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = torch.where(t4, t3 * (torch.where(t1, t2, t0)), t5)
+    return (torch.where(t4, t3, t5)), t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = var + 1.0
-    t4 = torch.sqrt(t3)
-    t5 = 1.0 / t4
-    t6 = mean * t5
-    t14 = t5 * 0.3989422804014327
-    t15 = t6 * t6
-    t17 = t15 * -0.5
-    t20 = t17 < -745.0
-    t21 = torch.where(t20, -745.0, t17)
-    t22 = torch.exp(t21)
-    t23 = torch.where(t20, 0.0, t22)
-    t24 = t14 * t23
-    t25 = 0.0 <= var
-    t26 = torch.where(t25, 1.0, var)
-    t27 = torch.sqrt(t26)
-    t28 = torch.where(t25, t24, t27)
-    t30 = t6 * -0.19947114020071635
-    t31 = t5 * t30
-    t32 = t5 * t31
-    t33 = t23 * t32
-    t34 = torch.where(t25, t33, t27)
-    t35 = t6 < 0.0
-    t36 = -t6
-    t37 = torch.where(t35, t36, t6)
-    t39 = t37 * 0.25 + 1.0
-    t40 = 1.0 / t39
-    t41 = t40 - 0.25
-    t44 = t41 * -0.0017798827339621601 + 0.010466386341611745
-    t46 = t41 * t44 + -0.025024068057433096
-    t48 = t41 * t46 + 0.028003432764145547
-    t50 = t41 * t48 + -0.007675323623468539
-    t52 = t41 * t50 + -0.01260565126280357
-    t54 = t41 * t52 + 0.005355150279226964
-    t56 = t41 * t54 + 0.009931926179538022
-    t58 = t41 * t56 + -0.001079211461663395
-    t60 = t41 * t58 + -0.01093052795862523
-    t62 = t41 * t60 + -0.003986265076078187
-    t64 = t41 * t62 + 0.011100325597856757
-    t66 = t41 * t64 + 0.012715664444173462
-    t68 = t41 * t66 + -0.005435898416258495
-    t70 = t41 * t68 + -0.0251886937420882
-    t72 = t41 * t70 + -0.02081676516638881
-    t74 = t41 * t72 + 0.018430597373958118
-    t76 = t41 * t74 + 0.08071822573892083
-    t78 = t41 * t76 + 0.14153249712935168
-    t80 = t41 * t78 + 0.17952285286084968
-    t82 = t41 * t80 + 0.1863288565069812
-    t84 = t41 * t82 + 0.1666410963282826
-    t86 = t41 * t84 + 0.13207588430885814
-    t87 = t40 * t86  # Mills ratio/sqrt(2 pi)
-    t88 = t23 * t87
-    t89 = 1.0 - t88
-    t90 = torch.where(t35, t89, t88)
-    t91 = torch.where(t35, t88, t89)
-    t94 = t90 - t91
-    t95 = t24 * t94
-    t96 = torch.where(t25, t95, t27)
-    t97 = t33 * t94
-    t98 = torch.where(t25, t97, t27)
-    grad_mean_in = grad_mean * t28 + grad_var * t96
-    grad_var_in = grad_mean * t34 + grad_var * t98
-    return grad_mean_in, grad_var_in
+    t0 = 1.0 / torch.sqrt(var + 1.0)
+    t1 = mean * t0
+    t2 = (t1 * t1) * (-0.5)
+    t3 = t2 < (-745.0)
+    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t3 = (t0 * 0.3989422804014327) * t2
+    t4 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t0 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))))
+    t6 = t1 < 0.0
+    t1 = 1.0 / ((torch.where(t6, -t1, t1)) * 0.25 + 1.0)
+    t1 = t1 * _polynomial(_POLYNOMIAL0, t1 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t1 = t2 * t1
+    t2 = 1.0 - t1
+    t2 = (torch.where(t6, t2, t1)) - (torch.where(t6, t1, t2))
+    return (
+        grad_mean * (torch.where(t4, t3, t5)) + grad_var * (torch.where(t4, t3 * t2, t5)),
+        grad_mean * (torch.where(t4, t0, t5)) + grad_var * (torch.where(t4, t0 * t2, t5)),
+    )

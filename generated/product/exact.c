@@ -5,7 +5,7 @@
 //
 // rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   product_exact_forward 17, product_exact_backward 29
+// operations   product_exact_forward 23, product_exact_backward 29
 //
 // Certificate:
 //   mean        0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 3.00000001e+38, mean2 = -10, var2 = 0.5
@@ -61,16 +61,24 @@ static inline __attribute__((always_inline)) void product_exact_forward_element(
     const _Bool t6 = t2 & t4;
     const float t7 = mean2 * var1;
     const _Bool t8 = t3 & t6;
-    const float t9 = mean1 * var2;
+    const float t9 = mean1 * mean2;
     const float t10 = __builtin_fmaf(mean2, t7, t5);
-    const float t11 = mean1 * mean2;
-    const float t12 = __builtin_fmaf(mean1, t9, t10);
+    const float t11 = mean1 * var2;
+    const float t12 = __builtin_fmaf(mean1, t11, t10);
     const float t13 = t8 ? 1.0f : (-1.0f);
     const float t14 = __builtin_sqrtf(t13);
-    const float t15 = t8 ? t11 : t14;
-    const float t16 = t8 ? t12 : t14;
-    *out_mean = t15;
-    *out_var = t16;
+    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
+    const _Bool t15 = t9 < c0;
+    const float t16 = t15 ? c0 : t9;
+    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
+    const _Bool t17 = c1 < t16;
+    const float t18 = t17 ? c1 : t16;
+    const float t19 = t8 ? t18 : t14;
+    const _Bool t20 = c1 < t12;
+    const float t21 = t20 ? c1 : t12;
+    const float t22 = t8 ? t21 : t14;
+    *out_mean = t19;
+    *out_var = t22;
 }
 
 void product_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
@@ -107,29 +115,29 @@ static inline __attribute__((always_inline)) void product_exact_backward_element
     const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
     const _Bool t9 = t2 < c0;
     const float t10 = t9 ? c0 : t2;
+    const _Bool t11 = t3 < c0;
+    const float t12 = t11 ? c0 : t3;
+    const _Bool t13 = t4 < c0;
+    const float t14 = t13 ? c0 : t4;
+    const _Bool t15 = t5 < c0;
+    const float t16 = t15 ? c0 : t5;
     const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t11 = c1 < t2;
-    const float t12 = t11 ? c1 : t10;
-    const float t13 = __builtin_fmaf(t12, grad_var, t7);
-    const _Bool t14 = t3 < c0;
-    const float t15 = t14 ? c0 : t3;
-    const _Bool t16 = c1 < t3;
-    const float t17 = t16 ? c1 : t15;
-    const float t18 = __builtin_fmaf(t17, grad_var, t7);
-    const _Bool t19 = t4 < c0;
-    const float t20 = t19 ? c0 : t4;
-    const _Bool t21 = c1 < t4;
-    const float t22 = t21 ? c1 : t20;
-    const float t23 = __builtin_fmaf(t22, grad_var, t6);
-    const _Bool t24 = t5 < c0;
-    const float t25 = t24 ? c0 : t5;
-    const _Bool t26 = c1 < t5;
-    const float t27 = t26 ? c1 : t25;
+    const _Bool t17 = c1 < t10;
+    const float t18 = t17 ? c1 : t10;
+    const float t19 = __builtin_fmaf(t18, grad_var, t7);
+    const _Bool t20 = c1 < t12;
+    const float t21 = t20 ? c1 : t12;
+    const float t22 = __builtin_fmaf(t21, grad_var, t7);
+    const _Bool t23 = c1 < t14;
+    const float t24 = t23 ? c1 : t14;
+    const float t25 = __builtin_fmaf(t24, grad_var, t6);
+    const _Bool t26 = c1 < t16;
+    const float t27 = t26 ? c1 : t16;
     const float t28 = __builtin_fmaf(t27, grad_var, t8);
-    *out_grad_mean1 = t23;
-    *out_grad_var1 = t13;
+    *out_grad_mean1 = t25;
+    *out_grad_var1 = t19;
     *out_grad_mean2 = t28;
-    *out_grad_var2 = t18;
+    *out_grad_var2 = t22;
 }
 
 void product_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,

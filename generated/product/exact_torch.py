@@ -5,23 +5,6 @@
 #
 # rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   product_exact_forward 17, product_exact_backward 29
-#
-# Certificate:
-#   mean        0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 3.00000001e+38, mean2 = -10, var2 = 0.5
-#   var         1.85 ulp of the terms, worst at mean1 = -278347264, var1 = 3.89990117e+16, mean2 = -4.0543511e+09,
-#       var2 = 1.15060832e+13
-#   dmean_dmu1  0 ulp of the terms, worst at
-#   dmean_dvar1 0 ulp of the terms, worst at
-#   dmean_dmu2  0 ulp of the terms, worst at
-#   dmean_dvar2 0 ulp of the terms, worst at
-#   dvar_dmu1   0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 9.99999991e-38, mean2 = -9.99999987e+14,
-#       var2 = 10
-#   dvar_dvar1  0.5 ulp of the terms, worst at mean1 = 3.7069846e+13, var1 = 3.10852817e+25, mean2 = 3.70698627e+13,
-#       var2 = 1.69999493e+26
-#   dvar_dmu2   0.5 ulp of the terms, worst at mean1 = -1, var1 = 10, mean2 = 0.00999999978, var2 = 0
-#   dvar_dvar2  0.5 ulp of the terms, worst at mean1 = 10, var1 = 100000000, mean2 = -10, var2 = 0.5
-#   against exact values at 17337 points over all of float32; details in exact.json
 """product, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -32,42 +15,37 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t3 = mean1 * mean2
-    t6 = mean1 == mean1
-    t7 = 0.0 <= var1
-    t8 = mean2 == mean2
-    t9 = 0.0 <= var2
-    t10 = t6 & t7
-    t11 = t8 & t10
-    t12 = t9 & t11
-    t15 = torch.where(t12, torch.full_like(mean1, 1.0), -1.0)
-    t16 = torch.sqrt(t15)
-    t17 = torch.where(t12, t3, t16)
-    t18 = var1 * var2
-    t19 = mean2 * var1
-    t21 = mean1 * var2
-    t23 = mean2 * t19 + t18
-    t24 = mean1 * t21 + t23
-    t25 = torch.where(t12, t24, t16)
-    return t17, t25
+    t0 = mean1 * mean2
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    t1 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
+    t2 = torch.sqrt(torch.where(t1, torch.full_like(mean1, 1.0), -1.0))
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t3 = mean1 * (mean1 * var2) + (mean2 * (mean2 * var1) + (var1 * var2))
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    return (torch.where(t1, t0, t2)), (torch.where(t1, t3, t2))
 
 
 def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
              grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t5 = mean1 * var2
-    t6 = 2.0 * t5
-    t8 = mean2 * mean2 + var2
-    t10 = mean2 * var1
-    t11 = 2.0 * t10
-    t13 = mean1 * mean1 + var1
-    t1 = mean2 * 1.0
-    t0 = torch.full_like(mean1, 0.0)
-    t2 = mean1 * 1.0
-    grad_mean1_in = grad_mean * t1 + grad_var * t6
-    grad_var1_in = grad_mean * t0 + grad_var * t8
-    grad_mean2_in = grad_mean * t2 + grad_var * t11
-    grad_var2_in = grad_mean * t0 + grad_var * t13
-    return grad_mean1_in, grad_var1_in, grad_mean2_in, grad_var2_in
+    t0 = (mean1 * var2) * 2.0
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    t1 = mean2 * mean2 + var2
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t2 = (mean2 * var1) * 2.0
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t3 = mean1 * mean1 + var1
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    return (
+        grad_mean * mean2 * 1.0 + grad_var * t0,
+        grad_mean * torch.full_like(mean1, 0.0) + grad_var * t1,
+        grad_mean * mean1 * 1.0 + grad_var * t2,
+        grad_mean * torch.full_like(mean1, 0.0) + grad_var * t3,
+    )

@@ -5,7 +5,7 @@
 #
 # rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   product_exact_forward 17, product_exact_backward 29
+# operations   product_exact_forward 23, product_exact_backward 29
 #
 # Certificate:
 #   mean        0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 3.00000001e+38, mean2 = -10, var2 = 0.5
@@ -39,24 +39,32 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def product_exact_forward(mean1, var1, mean2, var2):
-    t0 = mean1 == mean1
-    t1 = 0.0 <= var1
-    t2 = mean2 == mean2
-    t3 = 0.0 <= var2
-    t4 = t0 & t1
-    t5 = var1 * var2
-    t6 = t2 & t4
-    t7 = mean2 * var1
-    t8 = tl.fma(mean2, t7, t5)
-    t9 = mean1 * var2
-    t10 = tl.fma(mean1, t9, t8)
-    t11 = mean1 * mean2
-    t12 = t3 & t6
-    t13 = tl.where(t12, 1.0, -1.0)
-    t14 = tl.sqrt_rn(t13)
-    t15 = tl.where(t12, t11, t14)
-    t16 = tl.where(t12, t10, t14)
-    return (t15, t16)
+    t0 = mean1 * mean2
+    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
+    t1 = t0 < c0
+    t2 = tl.where(t1, c0, t0)
+    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t3 = c1 < t2
+    t4 = tl.where(t3, c1, t2)
+    t5 = mean1 == mean1
+    t6 = 0.0 <= var1
+    t7 = t5 & t6
+    t8 = mean2 == mean2
+    t9 = t8 & t7
+    t10 = 0.0 <= var2
+    t11 = t10 & t9
+    t12 = tl.where(t11, 1.0, -1.0)
+    t13 = tl.sqrt_rn(t12)
+    t14 = tl.where(t11, t4, t13)
+    t15 = var1 * var2
+    t16 = mean2 * var1
+    t17 = tl.fma(mean2, t16, t15)
+    t18 = mean1 * var2
+    t19 = tl.fma(mean1, t18, t17)
+    t20 = c1 < t19
+    t21 = tl.where(t20, c1, t19)
+    t22 = tl.where(t11, t21, t13)
+    return (t14, t22)
 
 
 @triton.jit
@@ -85,19 +93,19 @@ def product_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t6 = t5 < c0
     t7 = tl.where(t6, c0, t5)
     c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t8 = c1 < t5
+    t8 = c1 < t7
     t9 = tl.where(t8, c1, t7)
     t10 = t4 < c0
     t11 = tl.where(t10, c0, t4)
-    t12 = c1 < t4
+    t12 = c1 < t11
     t13 = tl.where(t12, c1, t11)
     t14 = t3 < c0
     t15 = tl.where(t14, c0, t3)
-    t16 = c1 < t3
+    t16 = c1 < t15
     t17 = tl.where(t16, c1, t15)
     t18 = t2 < c0
     t19 = tl.where(t18, c0, t2)
-    t20 = c1 < t2
+    t20 = c1 < t19
     t21 = tl.where(t20, c1, t19)
     t22 = mean2 * grad_mean
     t23 = tl.fma(t9, grad_var, t22)

@@ -5,16 +5,6 @@
 #
 # rule digest  cfe337d67c05046431a3543f97529899e63316c7780986ee182da337b7935984
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_fitted_forward 193, relu_fitted_backward 218
-#
-# Certificate:
-#   mean        4.47 ulp, worst at mean = -1.30270112, var = 125.486282
-#   var         3.57 ulp, worst at mean = -1.40024149, var = 0.471220672
-#   dmean_dmu   6.02 ulp, worst at mean = -2951049.5, var = 9.59670929e+17
-#   dmean_dvar  3.05 ulp, worst at mean = 1.49248865e-06, var = 2.91924715e-13
-#   dvar_dmu    6.49 ulp, worst at mean = -0.0117737949, var = 9.55929427e-05
-#   dvar_dvar   5.49 ulp, worst at mean = -1.40024149, var = 0.471220613
-#   against exact values at 16900 points over all of float32; details in fitted.json
 """relu, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,173 +15,82 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.02117159576537682, -0.10021533980094116, 0.2589297270916301, -0.40044844024256365,
+    0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587, 0.04148173543048556,
+    0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302, 0.04260178588279402,
+    -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091, 0.12798881248680846,
+    0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245, 0.04343403959773218)
+
+_POLYNOMIAL1 = (0.006972164790556437, -0.014898060057651255, 0.010692063967145277, 0.011568654513944456,
+    -0.02698213847767353, 0.012460605794584882, 0.007841708451837596, -0.0008923400002233938, -0.010825374424818623,
+    -0.004026750286908304, 0.011103400678496297, 0.012716864314498469, -0.005436157246779899, -0.025188700351677945,
+    -0.020816759282927394, 0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344,
+    0.18632885650696823, 0.16664109632828214, 0.13207588430885814)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t26 = t17 * 0.25 + 1.0
-    t27 = 1.0 / t26  # u = 1/(1 + t/4)
-    t28 = t27 - 0.25
-    t31 = t28 * -0.00178662554568504 + 0.02117159576537682
-    t33 = t28 * t31 + -0.10021533980094116
-    t35 = t28 * t33 + 0.2589297270916301
-    t37 = t28 * t35 + -0.40044844024256365
-    t39 = t28 * t37 + 0.3616683504286207
-    t41 = t28 * t39 + -0.1474878108190633
-    t43 = t28 * t41 + -0.018805349062362336
-    t45 = t28 * t43 + 0.006198526432514587
-    t47 = t28 * t45 + 0.04148173543048556
-    t49 = t28 * t47 + 0.006483361388801243
-    t51 = t28 * t49 + -0.03919910470016646
-    t53 = t28 * t51 + -0.02190684227427529
-    t55 = t28 * t53 + 0.030319019697441302
-    t57 = t28 * t55 + 0.04260178588279402
-    t59 = t28 * t57 + -0.005642846634333059
-    t61 = t28 * t59 + -0.059732300331051376
-    t63 = t28 * t61 + -0.054227867201729105
-    t65 = t28 * t63 + 0.0231462112825091
-    t67 = t28 * t65 + 0.12798881248680846
-    t69 = t28 * t67 + 0.20214006694976794
-    t71 = t28 * t69 + 0.21490597714403314
-    t73 = t28 * t71 + 0.17340717729166644
-    t75 = t28 * t73 + 0.10661165522751245
-    t77 = t28 * t75 + 0.04343403959773218
-    t78 = t27 * t27
-    t79 = t77 * t78  # J_1/sqrt(2 pi)
-    t80 = t20 * t79
-    t81 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
-    t82 = t21 * t80
-    t83 = t4 * t81 + t82
-    t84 = torch.where(t5, 1.0, var)
-    t85 = torch.sqrt(t84)  # standard deviation, scaled
-    t87 = 0.0 < t4
-    t88 = t5 & t87
-    t90 = torch.where(t88, 1.2676506002282294e+30, t4)
-    t91 = 1.0 / t85
-    t92 = t90 * t91
-    t94 = 1.152921504606847e+18 < t92
-    t95 = torch.where(t94, 1.152921504606847e+18, t92)
-    t96 = -t95
-    t97 = torch.where(t3, t96, t95)  # mean/sigma
-    t100 = t97 * 2.7002980755894255
-    t101 = t100 < 0.0
-    t102 = -t100
-    t103 = torch.where(t101, t102, t100)
-    t104 = -t103
-    t107 = t104 < -745.0
-    t108 = torch.where(t107, -745.0, t104)
-    t109 = torch.exp(t108)
-    t110 = torch.where(t107, 0.0, t109)
-    t111 = 1.0 + t110
-    t112 = 1.0 / t111
-    t113 = t110 * t112
-    t114 = torch.where(t101, t113, t112)
-    t115 = var * t114
-    t116 = 0.0 <= var
-    t117 = torch.where(t116, 1.0, var)
-    t118 = torch.sqrt(t117)
-    t119 = torch.where(t116, t115, t118)
-    return t83, t119
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
+    t5 = (torch.where(t2, 0.0, t3)) * (torch.exp(-0.5 * t4 * t4) * t5)
+    t4 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
+    t2 = t4 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var)))
+    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = (torch.where(t0, -t2, t2)) * 2.7002980755894255
+    t4 = t2 < 0.0
+    t2 = -(torch.where(t4, -t2, t2))
+    t3 = t2 < (-745.0)
+    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t3 = 1.0 / (t2 + 1.0)
+    t6 = 0.0 <= var
+    t7 = torch.sqrt(torch.where(t6, 1.0, var))
+    t5 = t1 * (torch.where(t0, torch.full_like(mean, 0.0), 1.0)) + t5
+    t7 = torch.where(t6, var * (torch.where(t4, t2 * t3, t3)), t7)
+    return t5, t7
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t22 = torch.where(t5, 0.0, t13)
-    t26 = t17 * 0.25 + 1.0
-    t27 = 1.0 / t26  # u = 1/(1 + t/4)
-    t28 = t27 - 0.25
-    t31 = t28 * -0.0012385699821505691 + 0.006972164790556437
-    t33 = t28 * t31 + -0.014898060057651255
-    t35 = t28 * t33 + 0.010692063967145277
-    t37 = t28 * t35 + 0.011568654513944456
-    t39 = t28 * t37 + -0.02698213847767353
-    t41 = t28 * t39 + 0.012460605794584882
-    t43 = t28 * t41 + 0.007841708451837596
-    t45 = t28 * t43 + -0.0008923400002233938
-    t47 = t28 * t45 + -0.010825374424818623
-    t49 = t28 * t47 + -0.004026750286908304
-    t51 = t28 * t49 + 0.011103400678496297
-    t53 = t28 * t51 + 0.012716864314498469
-    t55 = t28 * t53 + -0.005436157246779899
-    t57 = t28 * t55 + -0.025188700351677945
-    t59 = t28 * t57 + -0.020816759282927394
-    t61 = t28 * t59 + 0.018430597165564475
-    t63 = t28 * t61 + 0.08071822567740511
-    t65 = t28 * t63 + 0.14153249713258145
-    t67 = t28 * t65 + 0.17952285286114344
-    t69 = t28 * t67 + 0.18632885650696823
-    t71 = t28 * t69 + 0.16664109632828214
-    t73 = t28 * t71 + 0.13207588430885814
-    t74 = t27 * t73  # J_0/sqrt(2 pi)
-    t76 = -t74
-    t77 = torch.where(t3, t74, t76)
-    t78 = t20 * t77
-    t79 = torch.where(t3, torch.full_like(mean, 0.0), 1.0)
-    t80 = t78 + t79
-    t83 = t20 * 0.19947114020071635
-    t84 = t22 * t83
-    t85 = torch.where(t5, 1.0, var)
-    t86 = torch.sqrt(t85)  # standard deviation, scaled
-    t87 = torch.where(t5, 0.0, t86)
-    t89 = 0.0 < t4
-    t90 = t5 & t89
-    t92 = torch.where(t90, 1.2676506002282294e+30, t4)
-    t93 = 1.0 / t86
-    t94 = t92 * t93
-    t96 = 1.152921504606847e+18 < t94
-    t97 = torch.where(t96, 1.152921504606847e+18, t94)
-    t98 = -t97
-    t99 = torch.where(t3, t98, t97)  # mean/sigma
-    t101 = 2.7002980755894255 * t99
-    t102 = t101 < 0.0
-    t103 = -t101
-    t104 = torch.where(t102, t103, t101)
-    t105 = -t104
-    t108 = t105 < -745.0
-    t109 = torch.where(t108, -745.0, t105)
-    t110 = torch.exp(t109)
-    t111 = torch.where(t108, 0.0, t110)
-    t112 = 1.0 + t111
-    t113 = 1.0 / t112
-    t114 = t111 * t113
-    t115 = torch.where(t102, t113, t114)
-    t116 = torch.where(t102, t114, t113)
-    t117 = 2.7002980755894255 * t115
-    t118 = t116 * t117
-    t119 = t87 * t118
-    t120 = 0.0 <= var
-    t121 = torch.where(t120, 1.0, var)
-    t122 = torch.sqrt(t121)
-    t123 = torch.where(t120, t119, t122)
-    t125 = t99 * -1.3501490377947127
-    t126 = t115 * t125
-    t127 = t116 * t126
-    t128 = t116 + t127
-    t129 = torch.where(t120, t128, t122)
-    grad_mean_in = grad_mean * t80 + grad_var * t123
-    grad_var_in = grad_mean * t84 + grad_var * t129
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
+    t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
+    t6 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
+    t7 = torch.sqrt(torch.where(t2, 1.0, var))  # standard deviation, scaled
+    t1 = (torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)) * (1.0 / t7)
+    t1 = torch.where(1.152921504606847e+18 < t1, 1.152921504606847e+18, t1)
+    t1 = torch.where(t0, -t1, t1)  # mean/sigma
+    t8 = t1 * 2.7002980755894255
+    t9 = t8 < 0.0
+    t8 = -(torch.where(t9, -t8, t8))
+    t10 = t8 < (-745.0)
+    t8 = torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t8)))
+    t10 = 1.0 / (t8 + 1.0)
+    t8 = t8 * t10
+    t11 = torch.where(t9, t10, t8)
+    t10 = torch.where(t9, t8, t10)
+    t8 = 0.0 <= var
+    t9 = torch.sqrt(torch.where(t8, 1.0, var))
+    t7 = (torch.where(t2, 0.0, t7)) * (t10 * (t11 * 2.7002980755894255))
+    t6 = (t5 * (torch.where(t0, t4, -t4))) + t6
+    t5 = (torch.where(t2, 0.0, 1.0 / t3)) * (t5 * 0.19947114020071635)
+    t1 = torch.where(t8, t10 + (t10 * (t11 * (t1 * (-1.3501490377947127)))), t9)
+    return grad_mean * t6 + grad_var * (torch.where(t8, t7, t9)), grad_mean * t5 + grad_var * t1

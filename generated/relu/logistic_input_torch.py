@@ -5,16 +5,6 @@
 #
 # rule digest  cfe337d67c05046431a3543f97529899e63316c7780986ee182da337b7935984
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   relu_logistic_input_forward 146, relu_logistic_input_backward 176
-#
-# Certificate:
-#   mean        4.1 ulp of the terms, worst at mean = 1.06692954e-19, var = 7.78833425e-35
-#   var         4.07 ulp of the terms, worst at mean = -2.91134506e-06, var = 7.23096713e-13
-#   dmean_dmu   2.58 ulp of the terms, worst at mean = -1.65697181, var = 0.765958071
-#   dmean_dvar  4.95 ulp of the terms, worst at mean = -0.000122522382, var = 2.04653058e-10
-#   dvar_dmu    5.91 ulp of the terms, worst at mean = 3.88337806e-17, var = 8.19816919e-29
-#   dvar_dvar   4.87 ulp of the terms, worst at mean = -1.54499403e-15, var = 3.54830464e-32
-#   against exact values at 16963 points over all of float32; details in logistic_input.json
 """relu, variant logistic_input: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,206 +15,82 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-3.839043616084313e-05, 2.752454187214018e-05, -4.479516889960462e-05, 8.973265313608397e-05,
+    -0.0001421166326380503, 0.00022107440479130757, -0.0003548159545794357, 0.0005730654111216046,
+    -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727, 0.004136179121892196, -0.006945394979128628,
+    0.011833792109656639, -0.020548811918991675, 0.036611854523158065, -0.06768864331096612, 0.1326097537542029,
+    -0.2885270990993239, 0.8109302162163288)
+
+_POLYNOMIAL1 = (-6.83611869802788e-06, 6.336248857617007e-06, -1.0981361536086628e-05, 2.124488227072241e-05,
+    -3.624493252280785e-05, 6.194928262580183e-05, -0.00010833723185171296, 0.0001919699108031433,
+    -0.0003451728049596763, 0.0006321581583376872, -0.001184253271727687, 0.0022826685730282462, -0.00456613627676639,
+    0.009605439036695518, -0.021724880346089055, 0.05506569142453342, -0.171796395261928, 0.8968284138472924)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t4 = 0.0 < mean
-    t5 = mean < 0.0
-    t7 = torch.where(mean < 0.0, -mean, mean)
-    t8 = var == 0.0
-    t9 = 0.0 < t7
-    t10 = t8 & t9
-    t12 = torch.where(t10, 1.2676506002282294e+30, t7)
-    t13 = torch.where(t8, 1.0, var)
-    t14 = torch.sqrt(t13)  # standard deviation, scaled
-    t15 = 1.0 / t14
-    t16 = t12 * t15
-    t18 = 1.152921504606847e+18 < t16
-    t19 = torch.where(t18, 1.152921504606847e+18, t16)
-    t20 = -t19
-    t21 = torch.where(t5, t20, t19)  # mean/sigma
-    t22 = -t21
-    t23 = torch.where(t5, t22, t21)
-    t24 = 1.8137993642342178 * t23
-    t26 = 700.0 < t24
-    t27 = torch.where(t26, 700.0, t24)  # |mean|/s, s the logistic's scale
-    t28 = -t27
-    t29 = torch.exp(t28)
-    t31 = t29 - 0.5
-    t34 = t31 * 2.50417531521042e-05 + -3.839043616084313e-05
-    t36 = t31 * t34 + 2.752454187214018e-05
-    t38 = t31 * t36 + -4.479516889960462e-05
-    t40 = t31 * t38 + 8.973265313608397e-05
-    t42 = t31 * t40 + -0.0001421166326380503
-    t44 = t31 * t42 + 0.00022107440479130757
-    t46 = t31 * t44 + -0.0003548159545794357
-    t48 = t31 * t46 + 0.0005730654111216046
-    t50 = t31 * t48 + -0.0009288581630136866
-    t52 = t31 * t50 + 0.0015153828228449218
-    t54 = t31 * t52 + -0.002491841122779727
-    t56 = t31 * t54 + 0.004136179121892196
-    t58 = t31 * t56 + -0.006945394979128628
-    t60 = t31 * t58 + 0.011833792109656639
-    t62 = t31 * t60 + -0.020548811918991675
-    t64 = t31 * t62 + 0.036611854523158065
-    t66 = t31 * t64 + -0.06768864331096612
-    t68 = t31 * t66 + 0.1326097537542029
-    t70 = t31 * t68 + -0.2885270990993239
-    t72 = t31 * t70 + 0.8109302162163288
-    t75 = t31 * 4.261679651684401e-06 + -6.83611869802788e-06
-    t77 = t31 * t75 + 6.336248857617007e-06
-    t79 = t31 * t77 + -1.0981361536086628e-05
-    t81 = t31 * t79 + 2.124488227072241e-05
-    t83 = t31 * t81 + -3.624493252280785e-05
-    t85 = t31 * t83 + 6.194928262580183e-05
-    t87 = t31 * t85 + -0.00010833723185171296
-    t89 = t31 * t87 + 0.0001919699108031433
-    t91 = t31 * t89 + -0.0003451728049596763
-    t93 = t31 * t91 + 0.0006321581583376872
-    t95 = t31 * t93 + -0.001184253271727687
-    t97 = t31 * t95 + 0.0022826685730282462
-    t99 = t31 * t97 + -0.00456613627676639
-    t101 = t31 * t99 + 0.009605439036695518
-    t103 = t31 * t101 + -0.021724880346089055
-    t105 = t31 * t103 + 0.05506569142453342
-    t107 = t31 * t105 + -0.171796395261928
-    t109 = t31 * t107 + 0.8968284138472924
-    t113 = torch.where(t8, 0.0, t14)
-    t115 = t113 * 0.5513288954217921
-    t118 = torch.where(t4, torch.full_like(mean, 1.0), 0.0)
-    t119 = mean * t118
-    t120 = t29 * t72
-    t121 = t115 * t120
-    t122 = t119 + t121
-    t123 = 0.0 <= var
-    t124 = torch.where(t123, 1.0, var)
-    t125 = torch.sqrt(t124)
-    t126 = torch.where(t123, t122, t125)
-    t129 = t27 * t72
-    t130 = t72 * t120
-    t131 = t109 * 2.0
-    t133 = t131 - t130
-    t134 = t130 + t131
-    t135 = 2.0 * t129
-    t136 = t134 + t135
-    t137 = 0.3039635509270133 * t133
-    t138 = 0.3039635509270133 * t136
-    t139 = t29 * t137
-    t140 = var * t139
-    t141 = t29 * t138
-    t142 = 1.0 - t141
-    t143 = var * t142
-    t144 = torch.where(t4, t143, t140)
-    t145 = torch.where(t123, t144, t125)
-    return t126, t145
+    t0 = 0.0 < mean
+    t1 = mean < 0.0
+    t2 = torch.where(mean < 0.0, -mean, mean)
+    t3 = var == 0.0
+    t4 = torch.sqrt(torch.where(t3, 1.0, var))  # standard deviation, scaled
+    t2 = (torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * (1.0 / t4)
+    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = torch.where(t1, -t2, t2)  # mean/sigma
+    t2 = (torch.where(t1, -t2, t2)) * 1.8137993642342178
+    t2 = torch.where(700.0 < t2, 700.0, t2)  # |mean|/s, s the logistic's scale
+    t1 = torch.exp(-t2)
+    t5 = t1 - 0.5
+    t6 = _polynomial(_POLYNOMIAL0, t5, 2.50417531521042e-05)
+    t7 = t1 * t6
+    t8 = mean * (torch.where(t0, torch.full_like(mean, 1.0), 0.0))
+    t9 = 0.0 <= var
+    t10 = torch.sqrt(torch.where(t9, 1.0, var))
+    t4 = t8 + (((torch.where(t3, 0.0, t4)) * 0.5513288954217921) * t7)
+    t7 = t6 * t7
+    t5 = _polynomial(_POLYNOMIAL1, t5, 4.261679651684401e-06) * 2.0
+    t6 = 1.0 - (t1 * (((t7 + t5) + ((t2 * t6) * 2.0)) * 0.3039635509270133))
+    t7 = torch.where(t0, var * t6, var * (t1 * ((t5 - t7) * 0.3039635509270133)))
+    return (torch.where(t9, t4, t10)), (torch.where(t9, t7, t10))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t4 = 0.0 < mean
-    t5 = mean < 0.0
-    t7 = torch.where(mean < 0.0, -mean, mean)
-    t8 = var == 0.0
-    t9 = 0.0 < t7
-    t10 = t8 & t9
-    t12 = torch.where(t10, 1.2676506002282294e+30, t7)
-    t13 = torch.where(t8, 1.0, var)
-    t14 = torch.sqrt(t13)  # standard deviation, scaled
-    t15 = 1.0 / t14
-    t16 = t12 * t15
-    t18 = 1.152921504606847e+18 < t16
-    t19 = torch.where(t18, 1.152921504606847e+18, t16)
-    t20 = -t19
-    t21 = torch.where(t5, t20, t19)  # mean/sigma
-    t22 = -t21
-    t23 = torch.where(t5, t22, t21)
-    t24 = 1.8137993642342178 * t23
-    t26 = 700.0 < t24
-    t27 = torch.where(t26, 700.0, t24)  # |mean|/s, s the logistic's scale
-    t28 = -t27
-    t29 = torch.exp(t28)
-    t31 = t29 - 0.5
-    t34 = t31 * 2.50417531521042e-05 + -3.839043616084313e-05
-    t36 = t31 * t34 + 2.752454187214018e-05
-    t38 = t31 * t36 + -4.479516889960462e-05
-    t40 = t31 * t38 + 8.973265313608397e-05
-    t42 = t31 * t40 + -0.0001421166326380503
-    t44 = t31 * t42 + 0.00022107440479130757
-    t46 = t31 * t44 + -0.0003548159545794357
-    t48 = t31 * t46 + 0.0005730654111216046
-    t50 = t31 * t48 + -0.0009288581630136866
-    t52 = t31 * t50 + 0.0015153828228449218
-    t54 = t31 * t52 + -0.002491841122779727
-    t56 = t31 * t54 + 0.004136179121892196
-    t58 = t31 * t56 + -0.006945394979128628
-    t60 = t31 * t58 + 0.011833792109656639
-    t62 = t31 * t60 + -0.020548811918991675
-    t64 = t31 * t62 + 0.036611854523158065
-    t66 = t31 * t64 + -0.06768864331096612
-    t68 = t31 * t66 + 0.1326097537542029
-    t70 = t31 * t68 + -0.2885270990993239
-    t72 = t31 * t70 + 0.8109302162163288
-    t75 = t31 * 4.261679651684401e-06 + -6.83611869802788e-06
-    t77 = t31 * t75 + 6.336248857617007e-06
-    t79 = t31 * t77 + -1.0981361536086628e-05
-    t81 = t31 * t79 + 2.124488227072241e-05
-    t83 = t31 * t81 + -3.624493252280785e-05
-    t85 = t31 * t83 + 6.194928262580183e-05
-    t87 = t31 * t85 + -0.00010833723185171296
-    t89 = t31 * t87 + 0.0001919699108031433
-    t91 = t31 * t89 + -0.0003451728049596763
-    t93 = t31 * t91 + 0.0006321581583376872
-    t95 = t31 * t93 + -0.001184253271727687
-    t97 = t31 * t95 + 0.0022826685730282462
-    t99 = t31 * t97 + -0.00456613627676639
-    t101 = t31 * t99 + 0.009605439036695518
-    t103 = t31 * t101 + -0.021724880346089055
-    t105 = t31 * t103 + 0.05506569142453342
-    t107 = t31 * t105 + -0.171796395261928
-    t109 = t31 * t107 + 0.8968284138472924
-    t110 = 1.0 + t29
-    t111 = 1.0 / t110
-    t112 = t27 * t111 + t72
-    t113 = torch.where(t8, 0.0, t14)
-    t115 = t113 * 0.5513288954217921
-    t117 = torch.where(t8, 0.0, t15)
-    t118 = t29 * t111
-    t121 = 1.0 - t118
-    t122 = torch.where(t4, t121, t118)
-    t123 = 0.0 <= var
-    t124 = torch.where(t123, 1.0, var)
-    t125 = torch.sqrt(t124)
-    t126 = torch.where(t123, t122, t125)
-    t128 = t112 * 0.27566444771089604
-    t129 = t29 * t128
-    t130 = t117 * t129
-    t131 = torch.where(t123, t130, t125)
-    t133 = t72 * 2.0
-    t134 = t111 * t133
-    t135 = t29 * t72 + t27
-    t136 = 2.0 * t135
-    t137 = t111 * t136
-    t138 = torch.where(t4, t137, t134)
-    t139 = t29 * t138
-    t140 = t115 * t139
-    t141 = torch.where(t123, t140, t125)
-    t144 = t27 * t72
-    t145 = t29 * t72
-    t146 = t72 * t145
-    t147 = t109 * 2.0
-    t149 = t147 - t146
-    t150 = t146 + t147
-    t151 = 2.0 * t144
-    t152 = t150 + t151
-    t153 = 0.3039635509270133 * t149
-    t154 = 0.3039635509270133 * t152
-    t155 = t27 * 0.15198177546350666
-    t156 = t134 * t155 + t153
-    t157 = t29 * t156
-    t158 = t137 * t155 + t154
-    t159 = t29 * t158
-    t160 = 1.0 - t159
-    t161 = torch.where(t4, t160, t157)
-    t162 = torch.where(t123, t161, t125)
-    grad_mean_in = grad_mean * t126 + grad_var * t141
-    grad_var_in = grad_mean * t131 + grad_var * t162
-    return grad_mean_in, grad_var_in
+    t0 = 0.0 < mean
+    t1 = mean < 0.0
+    t2 = torch.where(mean < 0.0, -mean, mean)
+    t3 = var == 0.0
+    t4 = torch.sqrt(torch.where(t3, 1.0, var))  # standard deviation, scaled
+    t5 = 1.0 / t4
+    t2 = (torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t5
+    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = torch.where(t1, -t2, t2)  # mean/sigma
+    t2 = (torch.where(t1, -t2, t2)) * 1.8137993642342178
+    t2 = torch.where(700.0 < t2, 700.0, t2)  # |mean|/s, s the logistic's scale
+    t1 = torch.exp(-t2)
+    t6 = t1 - 0.5
+    t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)
+    t8 = 1.0 / (t1 + 1.0)
+    t9 = t1 * t8
+    t10 = 0.0 <= var
+    t11 = torch.sqrt(torch.where(t10, 1.0, var))
+    t5 = (torch.where(t3, 0.0, t5)) * (t1 * ((t2 * t8 + t7) * 0.27566444771089604))
+    t12 = t8 * (t7 * 2.0)
+    t8 = t8 * ((t1 * t7 + t2) * 2.0)
+    t4 = (torch.where(t3, 0.0, t4)) * 0.5513288954217921
+    t3 = t7 * (t1 * t7)
+    t6 = _polynomial(_POLYNOMIAL1, t6, 4.261679651684401e-06) * 2.0
+    t13 = t2 * 0.15198177546350666
+    t7 = t8 * t13 + (((t3 + t6) + ((t2 * t7) * 2.0)) * 0.3039635509270133)
+    t3 = t1 * (t12 * t13 + ((t6 - t3) * 0.3039635509270133))
+    t9 = torch.where(t10, torch.where(t0, 1.0 - t9, t9), t11)
+    t12 = torch.where(t10, t4 * (t1 * (torch.where(t0, t8, t12))), t11)
+    t3 = torch.where(t10, torch.where(t0, 1.0 - (t1 * t7), t3), t11)
+    return grad_mean * t9 + grad_var * t12, grad_mean * (torch.where(t10, t5, t11)) + grad_var * t3

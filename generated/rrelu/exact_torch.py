@@ -5,16 +5,6 @@
 #
 # rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   rrelu_exact_forward 162, rrelu_exact_backward 145
-#
-# Certificate:
-#   mean        7.44 ulp, worst at mean = -0.324581534, var = 1
-#   var         5.73 ulp, worst at mean = 70866.9531, var = 9.9881322e+15
-#   dmean_dmu   3.4 ulp, worst at mean = -0.382875443, var = 1
-#   dmean_dvar  2.54 ulp, worst at mean = 11.5002193, var = 254.011917
-#   dvar_dmu    6.5 ulp, worst at mean = 4.19335069e-16, var = 2.09724681e-26
-#   dvar_dvar   5.45 ulp, worst at mean = 0.00542936474, var = 1
-#   against exact values at 20041 points over all of float32; details in exact.json
 """rrelu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -25,176 +15,70 @@ from torch import Tensor
 __all__ = ["backward", "forward", "kernel_scalars"]
 
 
+_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
+    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
+    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
+    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
+    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.013812895908158688 + 0.117708392008567
-    t34 = t29 * t32 + -0.44341275949169345
-    t36 = t29 * t34 + 0.9565840641090428
-    t38 = t29 * t36 + -1.2607176359363146
-    t40 = t29 * t38 + 0.9637350797487144
-    t42 = t29 * t40 + -0.2996404020545833
-    t44 = t29 * t42 + -0.07568519905802763
-    t46 = t29 * t44 + -0.005422298439851281
-    t48 = t29 * t46 + 0.09046357090781296
-    t50 = t29 * t48 + 0.033278462006265934
-    t52 = t29 * t50 + -0.0708293621196939
-    t54 = t29 * t52 + -0.05426759473536719
-    t56 = t29 * t54 + 0.04106031909295141
-    t58 = t29 * t56 + 0.07432415816459853
-    t60 = t29 * t58 + 0.0055540476400932175
-    t62 = t29 * t60 + -0.07625240647903238
-    t64 = t29 * t62 + -0.07593942539478153
-    t66 = t29 * t64 + 0.011283865112341534
-    t68 = t29 * t66 + 0.11633012554510842
-    t70 = t29 * t68 + 0.17160330216452158
-    t72 = t29 * t70 + 0.15958374408371764
-    t74 = t29 * t72 + 0.10685102400308405
-    t76 = t29 * t74 + 0.05081731929104635
-    t78 = t29 * t76 + 0.01419012412529281
-    t79 = t28 * t28
-    t80 = t28 * t79
-    t81 = t78 * t80  # J_2/sqrt(2 pi)
-    t82 = t17 * 2.0
-    t83 = -t82
-    t84 = t81 * t83 + 0.3989422804014327
-    t85 = 1.0 + t18
-    t86 = 1.0 / t85
-    t87 = t84 * t86  # J_1/sqrt(2 pi)
-    t88 = 2.0 * t81
-    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
-    t91 = t87 * 0.7708333333333334
-    t92 = t20 * t91
-    t94 = torch.where(t3, torch.full_like(mean, -0.22916666666666666), 1.0)
-    t95 = t21 * t92
-    t96 = t4 * t94 + t95
-    t98 = t87 * 0.5941840277777778
-    t99 = t87 * t98
-    t100 = -t99
-    t101 = t20 * t100
-    t103 = t17 * -1.5416666666666667
-    t104 = t87 * t103 + t101
-    t106 = t81 * -1.8949652777777777 + t104
-    t108 = t89 * 0.3532986111111111 + t101
-    t110 = t81 * 1.1883680555555556 + t108
-    t111 = torch.where(t3, t110, t106)
-    t112 = t20 * t111
-    t114 = torch.where(t3, torch.full_like(mean, 0.05251736111111111), 1.0)
-    t115 = var * t112
-    t116 = var * t114 + t115
-    return t96, t116
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
+    t6 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t7 = _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.013812895908158688)
+    t6 = t7 * (t6 * (t6 * t6))  # J_2/sqrt(2 pi)
+    t7 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) * (1.0 / ((t4 * t4) + 1.0))  # J_1/sqrt(2 pi)
+    t8 = torch.where(t0, torch.full_like(mean, -0.22916666666666666), 1.0)
+    t3 = (torch.where(t2, 0.0, t3)) * (t5 * (t7 * 0.7708333333333334))
+    t2 = t5 * (-(t7 * (t7 * 0.5941840277777778)))
+    t9 = t6 * 1.1883680555555556 + ((t4 * t7 + (t6 * 2.0)) * 0.3532986111111111 + t2)
+    t2 = t6 * (-1.8949652777777777) + (t7 * (t4 * (-1.5416666666666667)) + t2)
+    t4 = torch.where(t0, torch.full_like(mean, 0.05251736111111111), 1.0)
+    t2 = var * t4 + (var * (t5 * (torch.where(t0, t9, t2))))
+    return (t1 * t8 + t3), t2
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = mean < 0.0
-    t4 = torch.where(mean < 0.0, -mean, mean)
-    t5 = var == 0.0
-    t8 = torch.where(t5, 7.888609052210118e-31, var)
-    t10 = t4 * 8.507059173023462e+37
-    t11 = torch.where(t5, t10, t4)
-    t12 = torch.sqrt(t8)  # standard deviation, scaled
-    t13 = 1.0 / t12
-    t15 = t11 / t12
-    t16 = 38.5 < t15
-    t17 = torch.where(t16, 38.5, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t17 * t17
-    t19 = -0.5 * t17 * t17
-    t20 = torch.exp(t19)  # exp(-t^2/2), mantissa
-    t21 = torch.where(t5, 0.0, t12)
-    t22 = torch.where(t5, 0.0, t13)
-    t27 = t17 * 0.25 + 1.0
-    t28 = 1.0 / t27  # u = 1/(1 + t/4)
-    t29 = t28 - 0.25
-    t32 = t29 * -0.013812895908158688 + 0.117708392008567
-    t34 = t29 * t32 + -0.44341275949169345
-    t36 = t29 * t34 + 0.9565840641090428
-    t38 = t29 * t36 + -1.2607176359363146
-    t40 = t29 * t38 + 0.9637350797487144
-    t42 = t29 * t40 + -0.2996404020545833
-    t44 = t29 * t42 + -0.07568519905802763
-    t46 = t29 * t44 + -0.005422298439851281
-    t48 = t29 * t46 + 0.09046357090781296
-    t50 = t29 * t48 + 0.033278462006265934
-    t52 = t29 * t50 + -0.0708293621196939
-    t54 = t29 * t52 + -0.05426759473536719
-    t56 = t29 * t54 + 0.04106031909295141
-    t58 = t29 * t56 + 0.07432415816459853
-    t60 = t29 * t58 + 0.0055540476400932175
-    t62 = t29 * t60 + -0.07625240647903238
-    t64 = t29 * t62 + -0.07593942539478153
-    t66 = t29 * t64 + 0.011283865112341534
-    t68 = t29 * t66 + 0.11633012554510842
-    t70 = t29 * t68 + 0.17160330216452158
-    t72 = t29 * t70 + 0.15958374408371764
-    t74 = t29 * t72 + 0.10685102400308405
-    t76 = t29 * t74 + 0.05081731929104635
-    t78 = t29 * t76 + 0.01419012412529281
-    t79 = t28 * t28
-    t80 = t28 * t79
-    t81 = t78 * t80  # J_2/sqrt(2 pi)
-    t82 = t17 * 2.0
-    t83 = -t82
-    t84 = t81 * t83 + 0.3989422804014327
-    t85 = 1.0 + t18
-    t86 = 1.0 / t85
-    t87 = t84 * t86  # J_1/sqrt(2 pi)
-    t88 = 2.0 * t81
-    t89 = t17 * t87 + t88  # Mills ratio/sqrt(2 pi)
-    t91 = t89 * -0.7708333333333334
-    t93 = t89 * 0.7708333333333334
-    t94 = torch.where(t3, t93, t91)
-    t95 = t20 * t94
-    t97 = torch.where(t3, torch.full_like(mean, 0.22916666666666666), 1.0)
-    t98 = t95 + t97
-    t101 = t20 * 0.15375900390471886
-    t102 = t22 * t101
-    t104 = t87 * 1.1883680555555556
-    t105 = t89 * t104
-    t106 = t20 * t105
-    t108 = t17 * 1.5416666666666667
-    t109 = t89 * t108 + t106
-    t111 = t87 * 0.3532986111111111 + t109
-    t112 = -t105
-    t113 = t20 * t112
-    t114 = 0.3989422804014327 * 0.3532986111111111 + t113
-    t115 = t87 * 1.1883680555555556 + t114
-    t116 = torch.where(t3, t115, t111)
-    t117 = t20 * t116
-    t118 = t21 * t117
-    t120 = t87 * 0.5941840277777778
-    t121 = 0.3989422804014327 * t120
-    t122 = -t121
-    t123 = t20 * t122
-    t124 = t17 * -0.7708333333333334
-    t125 = 0.3989422804014327 * t124 + t123
-    t127 = t89 * -0.9474826388888888 + t125
-    t129 = t17 * 0.17664930555555555
-    t130 = 0.3989422804014327 * t129 + t123
-    t132 = t89 * 0.9474826388888888 + t130
-    t133 = torch.where(t3, t132, t127)
-    t134 = t20 * t133
-    t136 = torch.where(t3, torch.full_like(mean, 0.05251736111111111), 1.0)
-    t137 = t134 + t136
-    grad_mean_in = grad_mean * t98 + grad_var * t118
-    grad_var_in = grad_mean * t102 + grad_var * t137
-    return grad_mean_in, grad_var_in
+    t0 = mean < 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = var == 0.0
+    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t1 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
+    t1 = torch.where(38.5 < t1, 38.5, t1)  # t = min(|mean|/sigma, reach)
+    t4 = torch.exp(-0.5 * t1 * t1)  # exp(-t^2/2), mantissa
+    t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t6 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
+    t5 = t6 * (t5 * (t5 * t5))  # J_2/sqrt(2 pi)
+    t6 = (t5 * (-(t1 * 2.0)) + 0.3989422804014327) * (1.0 / ((t1 * t1) + 1.0))  # J_1/sqrt(2 pi)
+    t5 = t1 * t6 + (t5 * 2.0)  # Mills ratio/sqrt(2 pi)
+    t7 = torch.where(t0, t5 * 0.7708333333333334, t5 * (-0.7708333333333334))
+    t8 = torch.where(t0, torch.full_like(mean, 0.22916666666666666), 1.0)
+    t9 = t5 * (t6 * 1.1883680555555556)
+    t10 = t6 * 1.1883680555555556 + (0.3989422804014327 * 0.3532986111111111 + (t4 * (-t9)))
+    t9 = t6 * 0.3532986111111111 + (t5 * (t1 * 1.5416666666666667) + (t4 * t9))
+    t6 = t4 * (-((t6 * 0.5941840277777778) * 0.3989422804014327))
+    t11 = t5 * (-0.9474826388888888) + ((t1 * (-0.7708333333333334)) * 0.3989422804014327 + t6)
+    t6 = t5 * 0.9474826388888888 + ((t1 * 0.17664930555555555) * 0.3989422804014327 + t6)
+    t1 = torch.where(t0, torch.full_like(mean, 0.05251736111111111), 1.0)
+    t9 = (torch.where(t2, 0.0, t3)) * (t4 * (torch.where(t0, t10, t9)))
+    t3 = (torch.where(t2, 0.0, 1.0 / t3)) * (t4 * 0.15375900390471886)
+    t1 = (t4 * (torch.where(t0, t6, t11))) + t1
+    return grad_mean * ((t4 * t7) + t8) + grad_var * t9, grad_mean * t3 + grad_var * t1
 
 
 def kernel_scalars() -> tuple[float, ...]:

@@ -4,16 +4,6 @@
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sin_exact_forward 136, sin_exact_backward 156
-#
-# Certificate:
-#   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
-#   var         0.0187 tolerance, worst at mean = 0.0376713164, var = 0.0162357613
-#   dmean_dmu   0.00143 tolerance, worst at mean = -0.00235545449, var = 1.38400149
-#   dmean_dvar  0.00144 tolerance, worst at mean = 1.64294839, var = 1.37569463
-#   dvar_dmu    0.00299 tolerance, worst at mean = 8.65803051, var = 8.85902864e-06
-#   dvar_dvar   0.00392 tolerance, worst at mean = -17.3173122, var = 76.0043335
-#   against exact values at 16945 points over all of float32; details in exact.json
 """sin, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -24,187 +14,101 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (-2.5050691474287775e-08, 2.7557313207598146e-06, -0.00019841269828136472, 0.008333333333319657,
+    -0.16666666666666613, 1.0)
+
+_POLYNOMIAL1 = (2.0875542721073105e-09, -2.755731276666344e-07, 2.4801587282509714e-05, -0.0013888888888858176,
+    0.04166666666666642, -0.5, 1.0)
+
+_POLYNOMIAL2 = (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
+    -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
+    0.8847968677143805)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t11 = torch.where(mean < 0.0, -mean, mean)
-    t12 = 2097152.0 < t11
-    t13 = torch.where(t12, 0.0, mean)
-    t15 = t13 * 0.6366197723675814
-    t16 = torch.round(t15)
-    t17 = -t16
-    t19 = t17 * 1.57080078125 + t13
-    t21 = t17 * -4.470348358154297e-06 + t19
-    t23 = t17 * 1.5893254712295857e-08 + t21
-    t26 = t16 * 0.25
-    t27 = torch.round(t26)
-    t28 = 4.0 * t27
-    t29 = t16 - t28
-    t30 = t23 * t23
-    t33 = t30 * 1.5893295268891333e-10 + -2.5050691474287775e-08
-    t35 = t30 * t33 + 2.7557313207598146e-06
-    t37 = t30 * t35 + -0.00019841269828136472
-    t39 = t30 * t37 + 0.008333333333319657
-    t41 = t30 * t39 + -0.16666666666666613
-    t43 = t30 * t41 + 1.0
-    t44 = t23 * t43
-    t47 = t30 * -1.1351513149953905e-11 + 2.0875542721073105e-09
-    t49 = t30 * t47 + -2.755731276666344e-07
-    t51 = t30 * t49 + 2.4801587282509714e-05
-    t53 = t30 * t51 + -0.0013888888888858176
-    t55 = t30 * t53 + 0.04166666666666642
-    t57 = t30 * t55 + -0.5
-    t59 = t30 * t57 + 1.0
-    t60 = t29 * t29
-    t61 = t60 == 1.0
-    t62 = torch.where(t61, t59, t44)
-    t64 = t29 == -1.0
-    t65 = torch.where(t29 < 0.0, -t29, t29)
-    t67 = t65 == 2.0
-    t68 = t64 | t67
-    t71 = -t62
-    t72 = torch.where(t68, t71, t62)
-    t75 = -t8
-    t78 = t75 < -700.0
-    t79 = 700.0 < t75
-    t80 = torch.where(t79, 700.0, t75)
-    t81 = torch.where(t78, -700.0, t80)
-    t82 = torch.exp(t81)
-    t83 = torch.where(t78, 0.0, t82)
-    t85 = t8 * -0.5
-    t86 = t85 < -700.0
-    t87 = 700.0 < t85
-    t88 = torch.where(t87, 700.0, t85)
-    t89 = torch.where(t86, -700.0, t88)
-    t90 = torch.exp(t89)
-    t91 = torch.where(t86, 0.0, t90)
-    t92 = t8 < 0.5
-    t93 = torch.where(t92, t8, 0.5)
-    t94 = t93 - 0.25
-    t97 = t94 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t99 = t94 * t97 + 2.20106753722968e-06
-    t101 = t94 * t99 + -1.986574422865993e-05
-    t103 = t94 * t101 + 0.00015949040526043437
-    t105 = t94 * t103 + -0.0011215403561022302
-    t107 = t94 * t105 + 0.006770391614502624
-    t109 = t94 * t107 + -0.03414263053159455
-    t111 = t94 * t109 + 0.13833578814480077
-    t113 = t94 * t111 + -0.42398433857190265
-    t115 = t94 * t113 + 0.8847968677143805
-    t116 = t93 * t115
-    t117 = 1.0 - t83
-    t118 = torch.where(t92, t116, t117)
-    t120 = t72 * -2.0
-    t121 = t72 * t120 + 1.0
-    t124 = t83 * t121 + 1.0
-    t125 = t72 * t91
-    t129 = t118 * t124
-    t130 = 0.5 * t129
-    t138 = mean == mean
-    t139 = torch.where(t138, t125, mean)
-    t140 = t8 == t8
-    t141 = torch.where(t140, t139, t8)
-    t142 = torch.where(t138, t130, mean)
-    t143 = torch.where(t140, t142, t8)
-    return t141, t143
+    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
+    t1 = torch.round(mean * 0.6366197723675814)
+    t2 = -t1
+    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
+    t3 = t2 * 1.5893254712295857e-08 + t3
+    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
+    t2 = t3 * t3
+    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
+    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
+    t3 = torch.where((t1 * t1) == 1.0, t2, t3)
+    t3 = torch.where((t1 == (-1.0)) | ((torch.where(t1 < 0.0, -t1, t1)) == 2.0), -t3, t3)
+    t1 = -t0
+    t2 = t1 < (-1400.0)
+    t1 = torch.exp((torch.where(t2, -1400.0, t1)) * 0.5)
+    t1 = t1 * (torch.where(t2, 0.0, t1))
+    t2 = t0 * (-0.5)
+    t4 = t2 < (-1400.0)
+    t2 = torch.exp((torch.where(t4, -1400.0, t2)) * 0.5)
+    t5 = t0 < 0.5
+    t6 = torch.where(t5, t0, 0.5)
+    t6 = t6 * _polynomial(_POLYNOMIAL2, t6 - 0.25, 1.9926069990447574e-08)
+    t2 = t3 * (t2 * (torch.where(t4, 0.0, t2)))
+    t3 = (torch.where(t5, t6, 1.0 - t1)) * (t1 * (t3 * (t3 * (-2.0)) + 1.0) + 1.0)
+    t3 = t3 * 0.5
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t1 = mean == mean
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t6 = t0 == t0
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t2 = torch.where(t6, torch.where(t1, t2, mean), t0)
+    t0 = torch.where(t6, torch.where(t1, t3, mean), t0)
+    return t2, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t11 = torch.where(mean < 0.0, -mean, mean)
-    t12 = 2097152.0 < t11
-    t13 = torch.where(t12, 0.0, mean)
-    t15 = t13 * 0.6366197723675814
-    t16 = torch.round(t15)
-    t17 = -t16
-    t19 = t17 * 1.57080078125 + t13
-    t21 = t17 * -4.470348358154297e-06 + t19
-    t23 = t17 * 1.5893254712295857e-08 + t21
-    t26 = t16 * 0.25
-    t27 = torch.round(t26)
-    t28 = 4.0 * t27
-    t29 = t16 - t28
-    t30 = t23 * t23
-    t33 = t30 * 1.5893295268891333e-10 + -2.5050691474287775e-08
-    t35 = t30 * t33 + 2.7557313207598146e-06
-    t37 = t30 * t35 + -0.00019841269828136472
-    t39 = t30 * t37 + 0.008333333333319657
-    t41 = t30 * t39 + -0.16666666666666613
-    t43 = t30 * t41 + 1.0
-    t44 = t23 * t43
-    t47 = t30 * -1.1351513149953905e-11 + 2.0875542721073105e-09
-    t49 = t30 * t47 + -2.755731276666344e-07
-    t51 = t30 * t49 + 2.4801587282509714e-05
-    t53 = t30 * t51 + -0.0013888888888858176
-    t55 = t30 * t53 + 0.04166666666666642
-    t57 = t30 * t55 + -0.5
-    t59 = t30 * t57 + 1.0
-    t60 = t29 * t29
-    t61 = t60 == 1.0
-    t62 = torch.where(t61, t59, t44)
-    t63 = torch.where(t61, t44, t59)
-    t64 = t29 == -1.0
-    t65 = torch.where(t29 < 0.0, -t29, t29)
-    t67 = t65 == 2.0
-    t68 = t64 | t67
-    t69 = t29 == 1.0
-    t70 = t67 | t69
-    t71 = -t62
-    t72 = torch.where(t68, t71, t62)
-    t73 = -t63
-    t74 = torch.where(t70, t73, t63)
-    t75 = -t8
-    t78 = t75 < -700.0
-    t79 = 700.0 < t75
-    t80 = torch.where(t79, 700.0, t75)
-    t81 = torch.where(t78, -700.0, t80)
-    t82 = torch.exp(t81)
-    t83 = torch.where(t78, 0.0, t82)
-    t85 = t8 * -0.5
-    t86 = t85 < -700.0
-    t87 = 700.0 < t85
-    t88 = torch.where(t87, 700.0, t85)
-    t89 = torch.where(t86, -700.0, t88)
-    t90 = torch.exp(t89)
-    t91 = torch.where(t86, 0.0, t90)
-    t92 = t8 < 0.5
-    t93 = torch.where(t92, t8, 0.5)
-    t94 = t93 - 0.25
-    t97 = t94 * 1.9926069990447574e-08 + -2.1988277914205833e-07
-    t99 = t94 * t97 + 2.20106753722968e-06
-    t101 = t94 * t99 + -1.986574422865993e-05
-    t103 = t94 * t101 + 0.00015949040526043437
-    t105 = t94 * t103 + -0.0011215403561022302
-    t107 = t94 * t105 + 0.006770391614502624
-    t109 = t94 * t107 + -0.03414263053159455
-    t111 = t94 * t109 + 0.13833578814480077
-    t113 = t94 * t111 + -0.42398433857190265
-    t115 = t94 * t113 + 0.8847968677143805
-    t116 = t93 * t115
-    t117 = 1.0 - t83
-    t118 = torch.where(t92, t116, t117)
-    t120 = t72 * -2.0
-    t121 = t72 * t120 + 1.0
-    t122 = 2.0 * t72
-    t123 = t74 * t122
-    t125 = t72 * t91
-    t126 = 2.0 * t83
-    t127 = t126 - 1.0
-    t128 = t121 * t127 + 1.0
-    t131 = t74 * t91
-    t132 = -0.5 * t125
-    t133 = t83 * t118
-    t134 = t123 * t133
-    t135 = -t134
-    t136 = t83 * t128
-    t137 = 0.5 * t136
-    grad_mean_in = grad_mean * t131 + grad_var * t135
-    grad_var_in = grad_mean * t132 + grad_var * t137
-    return grad_mean_in, grad_var_in
+    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
+    t1 = torch.round(mean * 0.6366197723675814)
+    t2 = -t1
+    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
+    t3 = t2 * 1.5893254712295857e-08 + t3
+    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
+    t2 = t3 * t3
+    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
+    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
+    t4 = (t1 * t1) == 1.0
+    t5 = torch.where(t4, t2, t3)
+    t2 = torch.where(t4, t3, t2)
+    t3 = (torch.where(t1 < 0.0, -t1, t1)) == 2.0
+    t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
+    t2 = torch.where(t3 | (t1 == 1.0), -t2, t2)
+    t1 = -t0
+    t3 = t1 < (-1400.0)
+    t1 = torch.exp((torch.where(t3, -1400.0, t1)) * 0.5)
+    t1 = t1 * (torch.where(t3, 0.0, t1))
+    t3 = t0 * (-0.5)
+    t4 = t3 < (-1400.0)
+    t3 = torch.exp((torch.where(t4, -1400.0, t3)) * 0.5)
+    t3 = t3 * (torch.where(t4, 0.0, t3))
+    t4 = t0 < 0.5
+    t0 = torch.where(t4, t0, 0.5)
+    t0 = t0 * _polynomial(_POLYNOMIAL2, t0 - 0.25, 1.9926069990447574e-08)
+    t6 = t2 * t3
+    t3 = (t5 * t3) * (-0.5)
+    t0 = -((t2 * (t5 * 2.0)) * (t1 * (torch.where(t4, t0, 1.0 - t1))))
+    t1 = (t1 * ((t5 * (t5 * (-2.0)) + 1.0) * ((t1 * 2.0) - 1.0) + 1.0)) * 0.5
+    t6 = torch.where(1.7976931348623157e+308 < t6, 1.7976931348623157e+308, t6)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t6 = torch.where(t6 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t6)
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    return grad_mean * t6 + grad_var * t0, grad_mean * t3 + grad_var * t1

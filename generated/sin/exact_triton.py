@@ -4,7 +4,7 @@
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   sin_exact_forward 136, sin_exact_backward 156
+# operations   sin_exact_forward 124, sin_exact_backward 144
 #
 # Certificate:
 #   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
@@ -26,171 +26,159 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def sin_exact_forward(mean, var):
-    t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = t3 * -0.5
-    t5 = 95.0 < t4
-    t6 = tl.where(t5, 95.0, t4)
-    t7 = t4 < -150.0
-    t8 = tl.where(t7, -150.0, t6)
-    c0 = tl.full((), 12582912.0, tl.float32)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    t9 = tl.fma(c1, t8, c0)
-    t10 = t9 - c0
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t11 = tl.fma(c2, t10, t8)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t12 = c3 * t10
-    t13 = t11 + t12
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t14 = tl.fma(c4, t13, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t15 = tl.fma(t13, t14, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t16 = tl.fma(t13, t15, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t17 = tl.fma(t13, t16, c8)
-    t18 = t13 * t13
-    t19 = tl.fma(t17, t18, t13)
-    t20 = 1.0 + t19
-    t21 = tl.where(t7, 0.0, t20)
-    t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 >> 1
-    t24 = 127 + t23
-    t25 = t24 << 23
-    t26 = t25.to(tl.float32, bitcast=True)
-    t27 = t21 * t26
-    t28 = 1 + t22
-    t29 = t28 >> 1
-    t30 = 127 + t29
-    t31 = t30 << 23
-    t32 = t31.to(tl.float32, bitcast=True)
-    t33 = t27 * t32
-    c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t34 = c9 < t33
-    t35 = tl.where(t34, c9, t33)
-    c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t36 = t35 < c10
-    t37 = tl.where(t36, c10, t35)
-    t38 = tl.abs(mean)
-    c11 = tl.full((), 2097152.0, tl.float32)
-    t39 = c11 < t38
-    t40 = tl.where(t39, 0.0, mean)
-    c12 = tl.full((), 0.6366197466850281, tl.float32)
-    t41 = t40 * c12
-    t42 = t41 + c0
-    t43 = t42 - c0
-    t44 = t43 * -1.0
-    c13 = tl.full((), 1.57080078125, tl.float32)
-    t45 = tl.fma(t44, c13, t40)
-    c14 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t46 = tl.fma(t44, c14, t45)
-    c15 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t47 = tl.fma(t44, c15, t46)
-    t48 = t47 * t47
-    c16 = tl.full((), -0.00019500091730151325, tl.float32)
-    c17 = tl.full((), 0.00833200290799141, tl.float32)
-    t49 = tl.fma(t48, c16, c17)
-    c18 = tl.full((), -0.16666649281978607, tl.float32)
-    t50 = tl.fma(t48, t49, c18)
-    t51 = tl.fma(t48, t50, 1.0)
-    t52 = t47 * t51
-    c19 = tl.full((), 2.4370465325773694e-05, tl.float32)
-    c20 = tl.full((), -0.0013886505039408803, tl.float32)
-    t53 = tl.fma(t48, c19, c20)
-    c21 = tl.full((), 0.04166661202907562, tl.float32)
-    t54 = tl.fma(t48, t53, c21)
-    t55 = tl.fma(t48, t54, -0.5)
-    t56 = tl.fma(t48, t55, 1.0)
-    t57 = t43 * 0.25
-    t58 = c0 + t57
-    t59 = t58 - c0
-    t60 = 4.0 * t59
-    t61 = t43 - t60
-    t62 = t61 * t61
-    t63 = 1.0 == t62
-    t64 = tl.where(t63, t56, t52)
-    t65 = t64 * -1.0
-    t66 = -1.0 == t61
-    t67 = tl.abs(t61)
-    t68 = t67 == 2.0
-    t69 = t66 | t68
-    t70 = tl.where(t69, t65, t64)
-    t71 = t70 * t37
-    t72 = c9 < t71
-    t73 = tl.where(t72, c9, t71)
-    t74 = t73 < c10
-    t75 = tl.where(t74, c10, t73)
-    t76 = mean == mean
-    t77 = tl.where(t76, t75, mean)
-    t78 = t3 == t3
-    t79 = tl.where(t78, t77, t3)
-    t80 = t3 * -1.0
-    t81 = 95.0 < t80
-    t82 = tl.where(t81, 95.0, t80)
-    t83 = t80 < -150.0
-    t84 = tl.where(t83, -150.0, t82)
-    t85 = tl.fma(t84, c1, c0)
-    t86 = t85 - c0
-    t87 = tl.fma(t86, c2, t84)
-    t88 = t86 * c3
-    t89 = t87 + t88
-    t90 = tl.fma(t89, c4, c5)
-    t91 = tl.fma(t89, t90, c6)
-    t92 = tl.fma(t89, t91, c7)
-    t93 = tl.fma(t89, t92, c8)
-    t94 = t89 * t89
-    t95 = tl.fma(t93, t94, t89)
-    t96 = 1.0 + t95
-    t97 = tl.where(t83, 0.0, t96)
-    t98 = t85.to(tl.int32, bitcast=True)
+    c0 = tl.full((), 0.6366197466850281, tl.float32)
+    t0 = mean * c0
+    c1 = tl.full((), 12582912.0, tl.float32)
+    t1 = t0 + c1
+    t2 = t1 - c1
+    t3 = t2 * -1.0
+    c2 = tl.full((), 1.57080078125, tl.float32)
+    t4 = tl.fma(t3, c2, mean)
+    c3 = tl.full((), -4.470348358154297e-06, tl.float32)
+    t5 = tl.fma(t3, c3, t4)
+    c4 = tl.full((), 1.5893254712295857e-08, tl.float32)
+    t6 = tl.fma(t3, c4, t5)
+    t7 = t6 * t6
+    c5 = tl.full((), -0.00019500091730151325, tl.float32)
+    c6 = tl.full((), 0.00833200290799141, tl.float32)
+    t8 = tl.fma(t7, c5, c6)
+    c7 = tl.full((), -0.16666649281978607, tl.float32)
+    t9 = tl.fma(t7, t8, c7)
+    t10 = tl.fma(t7, t9, 1.0)
+    t11 = t6 * t10
+    c8 = tl.full((), 2.4370465325773694e-05, tl.float32)
+    c9 = tl.full((), -0.0013886505039408803, tl.float32)
+    t12 = tl.fma(t7, c8, c9)
+    c10 = tl.full((), 0.04166661202907562, tl.float32)
+    t13 = tl.fma(t7, t12, c10)
+    t14 = tl.fma(t7, t13, -0.5)
+    t15 = tl.fma(t7, t14, 1.0)
+    t16 = t2 * 0.25
+    t17 = c1 + t16
+    t18 = t17 - c1
+    t19 = 4.0 * t18
+    t20 = t2 - t19
+    t21 = t20 * t20
+    t22 = 1.0 == t21
+    t23 = tl.where(t22, t15, t11)
+    t24 = t23 * -1.0
+    t25 = -1.0 == t20
+    t26 = tl.abs(t20)
+    t27 = t26 == 2.0
+    t28 = t25 | t27
+    t29 = tl.where(t28, t24, t23)
+    t30 = 0.0 <= var
+    t31 = tl.abs(mean)
+    c11 = tl.full((), 1000244.125, tl.float32)
+    t32 = t31 <= c11
+    t33 = t30 & t32
+    t34 = tl.where(t33, 1.0, -1.0)
+    t35 = tl.sqrt_rn(t34)
+    t36 = var * t35  # NaN for a negative variance, and for |mean| > 1e+06
+    t37 = t36 * -0.5
+    t38 = t37 < -150.0
+    t39 = tl.where(t38, -150.0, t37)
+    c12 = tl.full((), 1.4426950216293335, tl.float32)
+    t40 = tl.fma(c12, t39, c1)
+    t41 = t40 - c1
+    c13 = tl.full((), -0.693145751953125, tl.float32)
+    t42 = tl.fma(c13, t41, t39)
+    c14 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t43 = c14 * t41
+    t44 = t42 + t43
+    c15 = tl.full((), 0.001381422160193324, tl.float32)
+    c16 = tl.full((), 0.00836889911442995, tl.float32)
+    t45 = tl.fma(c15, t44, c16)
+    c17 = tl.full((), 0.04166840389370918, tl.float32)
+    t46 = tl.fma(t44, t45, c17)
+    c18 = tl.full((), 0.1666651964187622, tl.float32)
+    t47 = tl.fma(t44, t46, c18)
+    c19 = tl.full((), 0.4999999403953552, tl.float32)
+    t48 = tl.fma(t44, t47, c19)
+    t49 = t44 * t44
+    t50 = tl.fma(t48, t49, t44)
+    t51 = 1.0 + t50
+    t52 = tl.where(t38, 0.0, t51)
+    t53 = t40.to(tl.int32, bitcast=True)
+    t54 = t53 >> 1
+    t55 = 127 + t54
+    t56 = t55 << 23
+    t57 = t56.to(tl.float32, bitcast=True)
+    t58 = t52 * t57
+    t59 = 1 + t53
+    t60 = t59 >> 1
+    t61 = 127 + t60
+    t62 = t61 << 23
+    t63 = t62.to(tl.float32, bitcast=True)
+    t64 = t58 * t63
+    t65 = t29 * t64
+    c20 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t66 = c20 < t65
+    t67 = tl.where(t66, c20, t65)
+    c21 = tl.full((), -3.4028234663852886e+38, tl.float32)
+    t68 = t67 < c21
+    t69 = tl.where(t68, c21, t67)
+    t70 = mean == mean
+    t71 = tl.where(t70, t69, mean)
+    t72 = t36 == t36
+    t73 = tl.where(t72, t71, t36)
+    t74 = t29 * -2.0
+    t75 = tl.fma(t29, t74, 1.0)
+    t76 = t36 * -1.0
+    t77 = t76 < -150.0
+    t78 = tl.where(t77, -150.0, t76)
+    t79 = tl.fma(t78, c12, c1)
+    t80 = t79 - c1
+    t81 = tl.fma(t80, c13, t78)
+    t82 = t80 * c14
+    t83 = t81 + t82
+    t84 = tl.fma(t83, c15, c16)
+    t85 = tl.fma(t83, t84, c17)
+    t86 = tl.fma(t83, t85, c18)
+    t87 = tl.fma(t83, t86, c19)
+    t88 = t83 * t83
+    t89 = tl.fma(t87, t88, t83)
+    t90 = 1.0 + t89
+    t91 = tl.where(t77, 0.0, t90)
+    t92 = t79.to(tl.int32, bitcast=True)
+    t93 = t92 >> 1
+    t94 = t93 + 127
+    t95 = t94 << 23
+    t96 = t95.to(tl.float32, bitcast=True)
+    t97 = t91 * t96
+    t98 = t92 + 1
     t99 = t98 >> 1
-    t100 = t99 + 127
+    t100 = 127 + t99
     t101 = t100 << 23
     t102 = t101.to(tl.float32, bitcast=True)
     t103 = t97 * t102
-    t104 = t98 + 1
-    t105 = t104 >> 1
-    t106 = 127 + t105
-    t107 = t106 << 23
-    t108 = t107.to(tl.float32, bitcast=True)
-    t109 = t103 * t108
-    t110 = c9 < t109
-    t111 = tl.where(t110, c9, t109)
-    t112 = t111 < c10
-    t113 = tl.where(t112, c10, t111)
-    t114 = t70 * -2.0
-    t115 = tl.fma(t70, t114, 1.0)
-    t116 = tl.fma(t113, t115, 1.0)
-    t117 = 1.0 - t113
-    t118 = t3 < 0.5
-    t119 = tl.where(t118, t3, 0.5)
-    t120 = t119 - 0.25
+    t104 = tl.fma(t103, t75, 1.0)
+    t105 = 1.0 - t103
+    t106 = t36 < 0.5
+    t107 = tl.where(t106, t36, 0.5)
+    t108 = t107 - 0.25
     c22 = tl.full((), -0.0011216348502784967, tl.float32)
     c23 = tl.full((), 0.0067853424698114395, tl.float32)
-    t121 = tl.fma(t120, c22, c23)
+    t109 = tl.fma(t108, c22, c23)
     c24 = tl.full((), -0.03414272516965866, tl.float32)
-    t122 = tl.fma(t120, t121, c24)
+    t110 = tl.fma(t108, t109, c24)
     c25 = tl.full((), 0.1383354365825653, tl.float32)
-    t123 = tl.fma(t120, t122, c25)
+    t111 = tl.fma(t108, t110, c25)
     c26 = tl.full((), -0.4239843487739563, tl.float32)
-    t124 = tl.fma(t120, t123, c26)
+    t112 = tl.fma(t108, t111, c26)
     c27 = tl.full((), 0.8847968578338623, tl.float32)
-    t125 = tl.fma(t120, t124, c27)
-    t126 = t119 * t125
-    t127 = tl.where(t118, t126, t117)
-    t128 = t127 * t116
-    t129 = 0.5 * t128
-    t130 = c9 < t129
-    t131 = tl.where(t130, c9, t129)
-    t132 = t131 < c10
-    t133 = tl.where(t132, c10, t131)
-    t134 = tl.where(t76, t133, mean)
-    t135 = tl.where(t78, t134, t3)
-    return (t79, t135)
+    t113 = tl.fma(t108, t112, c27)
+    t114 = t107 * t113
+    t115 = tl.where(t106, t114, t105)
+    t116 = t115 * t104
+    t117 = 0.5 * t116
+    t118 = c20 < t117
+    t119 = tl.where(t118, c20, t117)
+    t120 = t119 < c21
+    t121 = tl.where(t120, c21, t119)
+    t122 = tl.where(t70, t121, mean)
+    t123 = tl.where(t72, t122, t36)
+    return (t73, t123)
 
 
 @triton.jit
@@ -206,191 +194,179 @@ def sin_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def sin_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = t3 * -1.0
-    t5 = 95.0 < t4
-    t6 = tl.where(t5, 95.0, t4)
-    t7 = t4 < -150.0
-    t8 = tl.where(t7, -150.0, t6)
-    c0 = tl.full((), 12582912.0, tl.float32)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    t9 = tl.fma(t8, c1, c0)
-    t10 = t9 - c0
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t11 = tl.fma(t10, c2, t8)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t12 = t10 * c3
-    t13 = t11 + t12
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t14 = tl.fma(t13, c4, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t15 = tl.fma(t13, t14, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t16 = tl.fma(t13, t15, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t17 = tl.fma(t13, t16, c8)
-    t18 = t13 * t13
-    t19 = tl.fma(t17, t18, t13)
-    t20 = 1.0 + t19
-    t21 = tl.where(t7, 0.0, t20)
-    t22 = t9.to(tl.int32, bitcast=True)
-    t23 = t22 >> 1
-    t24 = t23 + 127
-    t25 = t24 << 23
-    t26 = t25.to(tl.float32, bitcast=True)
-    t27 = t21 * t26
-    t28 = t22 + 1
-    t29 = t28 >> 1
-    t30 = 127 + t29
-    t31 = t30 << 23
-    t32 = t31.to(tl.float32, bitcast=True)
-    t33 = t27 * t32
-    c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t34 = c9 < t33
-    t35 = tl.where(t34, c9, t33)
-    c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t36 = t35 < c10
-    t37 = tl.where(t36, c10, t35)
-    t38 = 1.0 - t37
-    t39 = t3 < 0.5
-    t40 = tl.where(t39, t3, 0.5)
-    t41 = t40 - 0.25
-    c11 = tl.full((), -0.0011216348502784967, tl.float32)
-    c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t42 = tl.fma(t41, c11, c12)
-    c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t43 = tl.fma(t41, t42, c13)
-    c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t44 = tl.fma(t41, t43, c14)
-    c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t45 = tl.fma(t41, t44, c15)
-    c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t46 = tl.fma(t41, t45, c16)
-    t47 = t40 * t46
-    t48 = tl.where(t39, t47, t38)
-    t49 = t37 * t48
-    t50 = tl.abs(mean)
-    c17 = tl.full((), 2097152.0, tl.float32)
-    t51 = c17 < t50
-    t52 = tl.where(t51, 0.0, mean)
-    c18 = tl.full((), 0.6366197466850281, tl.float32)
-    t53 = t52 * c18
-    t54 = t53 + c0
-    t55 = t54 - c0
-    t56 = t55 * -1.0
-    c19 = tl.full((), 1.57080078125, tl.float32)
-    t57 = tl.fma(t56, c19, t52)
-    c20 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t58 = tl.fma(t56, c20, t57)
-    c21 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t59 = tl.fma(t56, c21, t58)
-    t60 = t59 * t59
-    c22 = tl.full((), -0.00019500091730151325, tl.float32)
-    c23 = tl.full((), 0.00833200290799141, tl.float32)
-    t61 = tl.fma(t60, c22, c23)
-    c24 = tl.full((), -0.16666649281978607, tl.float32)
-    t62 = tl.fma(t60, t61, c24)
-    t63 = tl.fma(t60, t62, 1.0)
-    t64 = t59 * t63
-    c25 = tl.full((), 2.4370465325773694e-05, tl.float32)
-    c26 = tl.full((), -0.0013886505039408803, tl.float32)
-    t65 = tl.fma(t60, c25, c26)
-    c27 = tl.full((), 0.04166661202907562, tl.float32)
-    t66 = tl.fma(t60, t65, c27)
-    t67 = tl.fma(t60, t66, -0.5)
-    t68 = tl.fma(t60, t67, 1.0)
-    t69 = t55 * 0.25
-    t70 = c0 + t69
-    t71 = t70 - c0
-    t72 = 4.0 * t71
-    t73 = t55 - t72
-    t74 = t73 * t73
-    t75 = 1.0 == t74
-    t76 = tl.where(t75, t64, t68)
-    t77 = t76 * -1.0
-    t78 = tl.abs(t73)
-    t79 = t78 == 2.0
-    t80 = 1.0 == t73
-    t81 = t79 | t80
-    t82 = tl.where(t81, t77, t76)
-    t83 = tl.where(t75, t68, t64)
-    t84 = t83 * -1.0
-    t85 = -1.0 == t73
-    t86 = t85 | t79
-    t87 = tl.where(t86, t84, t83)
-    t88 = 2.0 * t87
-    t89 = t82 * t88
-    t90 = t89 * t49
-    t91 = t90 * -1.0
-    t92 = c9 < t91
-    t93 = tl.where(t92, c9, t91)
-    t94 = t93 < c10
-    t95 = tl.where(t94, c10, t93)
-    t96 = t3 * -0.5
-    t97 = 95.0 < t96
-    t98 = tl.where(t97, 95.0, t96)
-    t99 = t96 < -150.0
-    t100 = tl.where(t99, -150.0, t98)
-    t101 = tl.fma(c1, t100, c0)
-    t102 = t101 - c0
-    t103 = tl.fma(c2, t102, t100)
-    t104 = c3 * t102
-    t105 = t103 + t104
-    t106 = tl.fma(c4, t105, c5)
-    t107 = tl.fma(t105, t106, c6)
-    t108 = tl.fma(t105, t107, c7)
-    t109 = tl.fma(t105, t108, c8)
-    t110 = t105 * t105
-    t111 = tl.fma(t109, t110, t105)
-    t112 = 1.0 + t111
-    t113 = tl.where(t99, 0.0, t112)
-    t114 = t101.to(tl.int32, bitcast=True)
-    t115 = t114 >> 1
-    t116 = 127 + t115
-    t117 = t116 << 23
-    t118 = t117.to(tl.float32, bitcast=True)
-    t119 = t113 * t118
-    t120 = 1 + t114
-    t121 = t120 >> 1
-    t122 = 127 + t121
-    t123 = t122 << 23
-    t124 = t123.to(tl.float32, bitcast=True)
-    t125 = t119 * t124
-    t126 = c9 < t125
-    t127 = tl.where(t126, c9, t125)
-    t128 = t127 < c10
-    t129 = tl.where(t128, c10, t127)
-    t130 = t82 * t129
-    t131 = c9 < t130
-    t132 = tl.where(t131, c9, t130)
-    t133 = t132 < c10
-    t134 = tl.where(t133, c10, t132)
-    t135 = t134 * grad_mean
-    t136 = tl.fma(t95, grad_var, t135)
-    t137 = t87 * -2.0
-    t138 = tl.fma(t87, t137, 1.0)
-    t139 = 2.0 * t37
-    t140 = t139 - 1.0
-    t141 = tl.fma(t138, t140, 1.0)
-    t142 = t37 * t141
-    t143 = 0.5 * t142
-    t144 = c9 < t143
-    t145 = tl.where(t144, c9, t143)
-    t146 = t145 < c10
-    t147 = tl.where(t146, c10, t145)
-    t148 = t87 * t129
-    t149 = -0.5 * t148
-    t150 = c9 < t149
-    t151 = tl.where(t150, c9, t149)
-    t152 = t151 < c10
-    t153 = tl.where(t152, c10, t151)
-    t154 = t153 * grad_mean
-    t155 = tl.fma(t147, grad_var, t154)
-    return (t136, t155)
+    c0 = tl.full((), 0.6366197466850281, tl.float32)
+    t0 = mean * c0
+    c1 = tl.full((), 12582912.0, tl.float32)
+    t1 = t0 + c1
+    t2 = t1 - c1
+    t3 = t2 * -1.0
+    c2 = tl.full((), 1.57080078125, tl.float32)
+    t4 = tl.fma(t3, c2, mean)
+    c3 = tl.full((), -4.470348358154297e-06, tl.float32)
+    t5 = tl.fma(t3, c3, t4)
+    c4 = tl.full((), 1.5893254712295857e-08, tl.float32)
+    t6 = tl.fma(t3, c4, t5)
+    t7 = t6 * t6
+    c5 = tl.full((), -0.00019500091730151325, tl.float32)
+    c6 = tl.full((), 0.00833200290799141, tl.float32)
+    t8 = tl.fma(t7, c5, c6)
+    c7 = tl.full((), -0.16666649281978607, tl.float32)
+    t9 = tl.fma(t7, t8, c7)
+    t10 = tl.fma(t7, t9, 1.0)
+    t11 = t6 * t10
+    c8 = tl.full((), 2.4370465325773694e-05, tl.float32)
+    c9 = tl.full((), -0.0013886505039408803, tl.float32)
+    t12 = tl.fma(t7, c8, c9)
+    c10 = tl.full((), 0.04166661202907562, tl.float32)
+    t13 = tl.fma(t7, t12, c10)
+    t14 = tl.fma(t7, t13, -0.5)
+    t15 = tl.fma(t7, t14, 1.0)
+    t16 = t2 * 0.25
+    t17 = c1 + t16
+    t18 = t17 - c1
+    t19 = 4.0 * t18
+    t20 = t2 - t19
+    t21 = t20 * t20
+    t22 = 1.0 == t21
+    t23 = tl.where(t22, t11, t15)
+    t24 = t23 * -1.0
+    t25 = tl.abs(t20)
+    t26 = t25 == 2.0
+    t27 = 1.0 == t20
+    t28 = t26 | t27
+    t29 = tl.where(t28, t24, t23)
+    t30 = tl.where(t22, t15, t11)
+    t31 = t30 * -1.0
+    t32 = -1.0 == t20
+    t33 = t32 | t26
+    t34 = tl.where(t33, t31, t30)
+    t35 = 2.0 * t34
+    t36 = t29 * t35
+    t37 = 0.0 <= var
+    t38 = tl.abs(mean)
+    c11 = tl.full((), 1000244.125, tl.float32)
+    t39 = t38 <= c11
+    t40 = t37 & t39
+    t41 = tl.where(t40, 1.0, -1.0)
+    t42 = tl.sqrt_rn(t41)
+    t43 = var * t42  # NaN for a negative variance, and for |mean| > 1e+06
+    t44 = t43 * -1.0
+    t45 = t44 < -150.0
+    t46 = tl.where(t45, -150.0, t44)
+    c12 = tl.full((), 1.4426950216293335, tl.float32)
+    t47 = tl.fma(t46, c12, c1)
+    t48 = t47 - c1
+    c13 = tl.full((), -0.693145751953125, tl.float32)
+    t49 = tl.fma(t48, c13, t46)
+    c14 = tl.full((), -1.428606765330187e-06, tl.float32)
+    t50 = t48 * c14
+    t51 = t49 + t50
+    c15 = tl.full((), 0.001381422160193324, tl.float32)
+    c16 = tl.full((), 0.00836889911442995, tl.float32)
+    t52 = tl.fma(t51, c15, c16)
+    c17 = tl.full((), 0.04166840389370918, tl.float32)
+    t53 = tl.fma(t51, t52, c17)
+    c18 = tl.full((), 0.1666651964187622, tl.float32)
+    t54 = tl.fma(t51, t53, c18)
+    c19 = tl.full((), 0.4999999403953552, tl.float32)
+    t55 = tl.fma(t51, t54, c19)
+    t56 = t51 * t51
+    t57 = tl.fma(t55, t56, t51)
+    t58 = 1.0 + t57
+    t59 = tl.where(t45, 0.0, t58)
+    t60 = t47.to(tl.int32, bitcast=True)
+    t61 = t60 >> 1
+    t62 = t61 + 127
+    t63 = t62 << 23
+    t64 = t63.to(tl.float32, bitcast=True)
+    t65 = t59 * t64
+    t66 = t60 + 1
+    t67 = t66 >> 1
+    t68 = 127 + t67
+    t69 = t68 << 23
+    t70 = t69.to(tl.float32, bitcast=True)
+    t71 = t65 * t70
+    t72 = 1.0 - t71
+    t73 = t43 < 0.5
+    t74 = tl.where(t73, t43, 0.5)
+    t75 = t74 - 0.25
+    c20 = tl.full((), -0.0011216348502784967, tl.float32)
+    c21 = tl.full((), 0.0067853424698114395, tl.float32)
+    t76 = tl.fma(t75, c20, c21)
+    c22 = tl.full((), -0.03414272516965866, tl.float32)
+    t77 = tl.fma(t75, t76, c22)
+    c23 = tl.full((), 0.1383354365825653, tl.float32)
+    t78 = tl.fma(t75, t77, c23)
+    c24 = tl.full((), -0.4239843487739563, tl.float32)
+    t79 = tl.fma(t75, t78, c24)
+    c25 = tl.full((), 0.8847968578338623, tl.float32)
+    t80 = tl.fma(t75, t79, c25)
+    t81 = t74 * t80
+    t82 = tl.where(t73, t81, t72)
+    t83 = t71 * t82
+    t84 = t36 * t83
+    t85 = t84 * -1.0
+    c26 = tl.full((), 3.4028234663852886e+38, tl.float32)
+    t86 = c26 < t85
+    t87 = tl.where(t86, c26, t85)
+    c27 = tl.full((), -3.4028234663852886e+38, tl.float32)
+    t88 = t87 < c27
+    t89 = tl.where(t88, c27, t87)
+    t90 = t43 * -0.5
+    t91 = t90 < -150.0
+    t92 = tl.where(t91, -150.0, t90)
+    t93 = tl.fma(c12, t92, c1)
+    t94 = t93 - c1
+    t95 = tl.fma(c13, t94, t92)
+    t96 = c14 * t94
+    t97 = t95 + t96
+    t98 = tl.fma(c15, t97, c16)
+    t99 = tl.fma(t97, t98, c17)
+    t100 = tl.fma(t97, t99, c18)
+    t101 = tl.fma(t97, t100, c19)
+    t102 = t97 * t97
+    t103 = tl.fma(t101, t102, t97)
+    t104 = 1.0 + t103
+    t105 = tl.where(t91, 0.0, t104)
+    t106 = t93.to(tl.int32, bitcast=True)
+    t107 = t106 >> 1
+    t108 = 127 + t107
+    t109 = t108 << 23
+    t110 = t109.to(tl.float32, bitcast=True)
+    t111 = t105 * t110
+    t112 = 1 + t106
+    t113 = t112 >> 1
+    t114 = 127 + t113
+    t115 = t114 << 23
+    t116 = t115.to(tl.float32, bitcast=True)
+    t117 = t111 * t116
+    t118 = t29 * t117
+    t119 = c26 < t118
+    t120 = tl.where(t119, c26, t118)
+    t121 = t120 < c27
+    t122 = tl.where(t121, c27, t120)
+    t123 = t122 * grad_mean
+    t124 = tl.fma(t89, grad_var, t123)
+    t125 = t34 * -2.0
+    t126 = tl.fma(t34, t125, 1.0)
+    t127 = 2.0 * t71
+    t128 = t127 - 1.0
+    t129 = tl.fma(t126, t128, 1.0)
+    t130 = t71 * t129
+    t131 = 0.5 * t130
+    t132 = c26 < t131
+    t133 = tl.where(t132, c26, t131)
+    t134 = t133 < c27
+    t135 = tl.where(t134, c27, t133)
+    t136 = t34 * t117
+    t137 = -0.5 * t136
+    t138 = c26 < t137
+    t139 = tl.where(t138, c26, t137)
+    t140 = t139 < c27
+    t141 = tl.where(t140, c27, t139)
+    t142 = t141 * grad_mean
+    t143 = tl.fma(t135, grad_var, t142)
+    return (t124, t143)
 
 
 @triton.jit

@@ -4,16 +4,16 @@
 //
 // rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
 // made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   square_exact_forward 33, square_exact_backward 27
+// operations   square_exact_forward 29, square_exact_backward 27
 //
 // Certificate:
-//   mean        0.118 tolerance, worst at mean = 1025.14563, var = 2642.43726
-//   var         0.0353 tolerance, worst at mean = -1.34906319e-09, var = 4.57252075e-13
+//   mean        0.118 tolerance, worst at mean = -525548.688, var = 31015010
+//   var         0.0356 tolerance, worst at mean = 8.25113172e-11, var = 2.27682754e-13
 //   dmean_dmu   0 tolerance, worst at
 //   dmean_dvar  0 tolerance, worst at
-//   dvar_dmu    0.00222 tolerance, worst at mean = 0.99367094, var = 1.38175206e-20
-//   dvar_dvar   0.00178 tolerance, worst at mean = 797.957336, var = 1.07652032e+09
-//   against exact values at 16424 points over all of float32; details in exact.json
+//   dvar_dmu    0.00232 tolerance, worst at mean = 4.80745996e-07, var = 7.71983539e+22
+//   dvar_dvar   0.00178 tolerance, worst at mean = -746.694092, var = 269124576
+//   against exact values at 16420 points over all of float32; details in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -45,42 +45,38 @@ static inline __attribute__((always_inline)) void square_exact_forward_element(f
                                                                                float *restrict out_var)
 {
     const _Bool t0 = 0.0f <= var;
-    const float t1 = mean * 2.0f;
-    const float t2 = mean * mean;
-    const _Bool t3 = mean == mean;
-    const float t4 = t0 ? 1.0f : (-1.0f);
-    const float t5 = __builtin_sqrtf(t4);
-    const float t6 = var * t5;  // NaN for a negative variance
+    const float t1 = mean * mean;
+    const _Bool t2 = mean == mean;
+    const float t3 = t0 ? 1.0f : (-1.0f);
+    const float t4 = __builtin_sqrtf(t3);
+    const float t5 = var * t4;  // NaN for a negative variance
+    const float t6 = __builtin_sqrtf(t5);
+    const float t7 = t5 * 0.5f;
+    const float t8 = __builtin_fmaf(2.0f, t7, t1);
+    const _Bool t9 = t5 == t5;
     const float c0 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t7 = c0 < t1;
-    const float t8 = t7 ? c0 : t1;
+    const _Bool t10 = c0 < t8;
+    const float t11 = t10 ? c0 : t8;
     const float c1 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t9 = t8 < c1;
-    const float t10 = t9 ? c1 : t8;
-    const float t11 = __builtin_sqrtf(t6);
-    const float t12 = t11 * t10;
-    const float t13 = t11 * t11;
-    const float t14 = 2.0f * t13;
-    const float t15 = t6 * 0.5f;
-    const float t16 = __builtin_fmaf(2.0f, t15, t2);
-    const _Bool t17 = t6 == t6;
-    const _Bool t18 = c0 < t16;
-    const float t19 = t18 ? c0 : t16;
-    const _Bool t20 = t19 < c1;
-    const float t21 = t20 ? c1 : t19;
-    const float t22 = t3 ? t21 : mean;
-    const float t23 = t17 ? t22 : t6;
-    const float t24 = 0.5f * t14;
-    const float t25 = t14 * t24;
-    const float t26 = __builtin_fmaf(t12, t12, t25);
-    const _Bool t27 = c0 < t26;
-    const float t28 = t27 ? c0 : t26;
-    const _Bool t29 = t28 < c1;
-    const float t30 = t29 ? c1 : t28;
-    const float t31 = t3 ? t30 : mean;
-    const float t32 = t17 ? t31 : t6;
-    *out_mean = t23;
-    *out_var = t32;
+    const _Bool t12 = t11 < c1;
+    const float t13 = t12 ? c1 : t11;
+    const float t14 = t2 ? t13 : mean;
+    const float t15 = t9 ? t14 : t5;
+    const float t16 = t6 * t6;
+    const float t17 = t6 * 2.0f;
+    const float t18 = t16 * 2.0f;
+    const float t19 = mean * t17;
+    const float t20 = t18 * 0.5f;
+    const float t21 = t18 * t20;
+    const float t22 = __builtin_fmaf(t19, t19, t21);
+    const _Bool t23 = c0 < t22;
+    const float t24 = t23 ? c0 : t22;
+    const _Bool t25 = t24 < c1;
+    const float t26 = t25 ? c1 : t24;
+    const float t27 = t2 ? t26 : mean;
+    const float t28 = t9 ? t27 : t5;
+    *out_mean = t15;
+    *out_var = t28;
 }
 
 void square_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -114,24 +110,24 @@ static inline __attribute__((always_inline)) void square_exact_backward_element(
     const float t8 = t7 * grad_mean;
     const float t9 = var * t4;  // NaN for a negative variance
     const float t10 = __builtin_sqrtf(t9);
-    const float t11 = t10 * t7;
-    const float t12 = 2.0f * t10;
+    const float t11 = t10 * 2.0f;
+    const float t12 = mean * t11;
     const float t13 = t11 * t12;
-    const float t14 = t12 * t12;
-    const float t15 = __builtin_fmaf(t7, t7, t14);
+    const float t14 = t11 * t11;
+    const float t15 = __builtin_fmaf(t1, t1, t14);
     const float t16 = 2.0f * t13;
-    const _Bool t17 = c0 < t16;
-    const float t18 = t17 ? c0 : t16;
-    const _Bool t19 = c0 < t15;
-    const float t20 = t19 ? c0 : t15;
+    const _Bool t17 = c0 < t15;
+    const float t18 = t17 ? c0 : t15;
+    const _Bool t19 = c0 < t16;
+    const float t20 = t19 ? c0 : t16;
     const _Bool t21 = t18 < c1;
     const float t22 = t21 ? c1 : t18;
     const _Bool t23 = t20 < c1;
     const float t24 = t23 ? c1 : t20;
-    const float t25 = __builtin_fmaf(t22, grad_var, t8);
-    const float t26 = __builtin_fmaf(t24, grad_var, grad_mean);
-    *out_grad_mean = t25;
-    *out_grad_var = t26;
+    const float t25 = __builtin_fmaf(t22, grad_var, grad_mean);
+    const float t26 = __builtin_fmaf(t24, grad_var, t8);
+    *out_grad_mean = t26;
+    *out_grad_var = t25;
 }
 
 void square_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -4,16 +4,6 @@
 #
 # rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   square_exact_forward 33, square_exact_backward 27
-#
-# Certificate:
-#   mean        0.118 tolerance, worst at mean = 1025.14563, var = 2642.43726
-#   var         0.0353 tolerance, worst at mean = -1.34906319e-09, var = 4.57252075e-13
-#   dmean_dmu   0 tolerance, worst at
-#   dmean_dvar  0 tolerance, worst at
-#   dvar_dmu    0.00222 tolerance, worst at mean = 0.99367094, var = 1.38175206e-20
-#   dvar_dvar   0.00178 tolerance, worst at mean = 797.957336, var = 1.07652032e+09
-#   against exact values at 16424 points over all of float32; details in exact.json
 """square, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -24,47 +14,38 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t12 = mean * mean
-    t14 = t8 * 0.5
-    t15 = 2.0 * t14 + t12
-    t16 = mean * 2.0
-    t17 = torch.sqrt(t8)
-    t18 = t17 * t17
-    t19 = 2.0 * t18
-    t20 = 0.5 * t19
-    t21 = t19 * t20
-    t22 = t16 * t17
-    t25 = t22 * t22 + t21
-    t29 = mean == mean
-    t30 = torch.where(t29, t15, mean)
-    t31 = t8 == t8
-    t32 = torch.where(t31, t30, t8)
-    t33 = torch.where(t29, t25, mean)
-    t34 = torch.where(t31, t33, t8)
-    return t32, t34
+    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t0 = var * t0  # NaN for a negative variance
+    t1 = torch.sqrt(t0)
+    t2 = (t1 * t1) * 2.0
+    t1 = mean * (t1 * 2.0)
+    t2 = t1 * t1 + (t2 * (t2 * 0.5))
+    t1 = (t0 * 0.5) * 2.0 + (mean * mean)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t3 = mean == mean
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t4 = t0 == t0
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t1 = torch.where(t4, torch.where(t3, t1, mean), t0)
+    t0 = torch.where(t4, torch.where(t3, t2, mean), t0)
+    return t1, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t3 = 0.0 <= var
-    t6 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t7 = torch.sqrt(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t16 = mean * 2.0
-    t17 = torch.sqrt(t8)
-    t22 = t16 * t17
-    t23 = 2.0 * t17
-    t24 = t23 * t23
-    t26 = t22 * t23
-    t27 = 2.0 * t26
-    t28 = t16 * t16 + t24
-    t4 = torch.full_like(mean, 1.0)
-    grad_mean_in = grad_mean * t16 + grad_var * t27
-    grad_var_in = grad_mean * t4 + grad_var * t28
-    return grad_mean_in, grad_var_in
+    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t0 = torch.sqrt(var * t0) * 2.0
+    t1 = (t0 * (mean * t0)) * 2.0
+    t2 = mean * 2.0
+    t0 = t2 * t2 + (t0 * t0)
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    return grad_mean * t2 + grad_var * t1, grad_mean * torch.full_like(mean, 1.0) + grad_var * t0

@@ -4,16 +4,16 @@
 #
 # rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   square_exact_forward 33, square_exact_backward 27
+# operations   square_exact_forward 29, square_exact_backward 27
 #
 # Certificate:
-#   mean        0.118 tolerance, worst at mean = 1025.14563, var = 2642.43726
-#   var         0.0353 tolerance, worst at mean = -1.34906319e-09, var = 4.57252075e-13
+#   mean        0.118 tolerance, worst at mean = -525548.688, var = 31015010
+#   var         0.0356 tolerance, worst at mean = 8.25113172e-11, var = 2.27682754e-13
 #   dmean_dmu   0 tolerance, worst at
 #   dmean_dvar  0 tolerance, worst at
-#   dvar_dmu    0.00222 tolerance, worst at mean = 0.99367094, var = 1.38175206e-20
-#   dvar_dvar   0.00178 tolerance, worst at mean = 797.957336, var = 1.07652032e+09
-#   against exact values at 16424 points over all of float32; details in exact.json
+#   dvar_dmu    0.00232 tolerance, worst at mean = 4.80745996e-07, var = 7.71983539e+22
+#   dvar_dvar   0.00178 tolerance, worst at mean = -746.694092, var = 269124576
+#   against exact values at 16420 points over all of float32; details in exact.json
 
 import triton
 import triton.language as tl
@@ -32,41 +32,37 @@ LANE_ELEMENTS = 2
 @triton.jit
 def square_exact_forward(mean, var):
     t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = t3 * 0.5
-    t5 = mean * mean
-    t6 = tl.fma(2.0, t4, t5)
+    t1 = mean * mean
+    t2 = mean == mean
+    t3 = tl.where(t0, 1.0, -1.0)
+    t4 = tl.sqrt_rn(t3)
+    t5 = var * t4  # NaN for a negative variance
+    t6 = tl.sqrt_rn(t5)
+    t7 = t6 * t6
+    t8 = t7 * 2.0
+    t9 = t6 * 2.0
+    t10 = mean * t9
+    t11 = t8 * 0.5
+    t12 = t8 * t11
+    t13 = tl.fma(t10, t10, t12)
     c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t7 = c0 < t6
-    t8 = tl.where(t7, c0, t6)
+    t14 = c0 < t13
+    t15 = tl.where(t14, c0, t13)
     c1 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t9 = t8 < c1
-    t10 = tl.where(t9, c1, t8)
-    t11 = mean == mean
-    t12 = tl.where(t11, t10, mean)
-    t13 = t3 == t3
-    t14 = tl.where(t13, t12, t3)
-    t15 = tl.sqrt_rn(t3)
-    t16 = t15 * t15
-    t17 = 2.0 * t16
-    t18 = 0.5 * t17
-    t19 = t17 * t18
-    t20 = mean * 2.0
+    t16 = t15 < c1
+    t17 = tl.where(t16, c1, t15)
+    t18 = tl.where(t2, t17, mean)
+    t19 = t5 * 0.5
+    t20 = tl.fma(2.0, t19, t1)
     t21 = c0 < t20
     t22 = tl.where(t21, c0, t20)
     t23 = t22 < c1
     t24 = tl.where(t23, c1, t22)
-    t25 = t15 * t24
-    t26 = tl.fma(t25, t25, t19)
-    t27 = c0 < t26
-    t28 = tl.where(t27, c0, t26)
-    t29 = t28 < c1
-    t30 = tl.where(t29, c1, t28)
-    t31 = tl.where(t11, t30, mean)
-    t32 = tl.where(t13, t31, t3)
-    return (t14, t32)
+    t25 = tl.where(t2, t24, mean)
+    t26 = t5 == t5
+    t27 = tl.where(t26, t25, t5)
+    t28 = tl.where(t26, t18, t5)
+    return (t27, t28)
 
 
 @triton.jit
@@ -82,36 +78,36 @@ def square_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n,
 
 @triton.jit
 def square_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = mean * 2.0
+    t0 = 0.0 <= var
+    t1 = mean * 2.0
+    t2 = tl.where(t0, 1.0, -1.0)
     c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t1 = c0 < t0
-    t2 = tl.where(t1, c0, t0)
+    t3 = c0 < t1
+    t4 = tl.sqrt_rn(t2)
+    t5 = tl.where(t3, c0, t1)
     c1 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t3 = t2 < c1
-    t4 = tl.where(t3, c1, t2)
-    t5 = 0.0 <= var
-    t6 = tl.where(t5, 1.0, -1.0)
-    t7 = tl.sqrt_rn(t6)
-    t8 = var * t7  # NaN for a negative variance
-    t9 = tl.sqrt_rn(t8)
-    t10 = t9 * t4
-    t11 = 2.0 * t9
-    t12 = t10 * t11
-    t13 = 2.0 * t12
-    t14 = c0 < t13
-    t15 = tl.where(t14, c0, t13)
-    t16 = t15 < c1
-    t17 = tl.where(t16, c1, t15)
-    t18 = t4 * grad_mean
-    t19 = tl.fma(t17, grad_var, t18)
-    t20 = t11 * t11
-    t21 = tl.fma(t4, t4, t20)
-    t22 = c0 < t21
-    t23 = tl.where(t22, c0, t21)
-    t24 = t23 < c1
-    t25 = tl.where(t24, c1, t23)
-    t26 = tl.fma(t25, grad_var, grad_mean)
-    return (t19, t26)
+    t6 = t5 < c1
+    t7 = tl.where(t6, c1, t5)
+    t8 = t7 * grad_mean
+    t9 = var * t4  # NaN for a negative variance
+    t10 = tl.sqrt_rn(t9)
+    t11 = t10 * 2.0
+    t12 = mean * t11
+    t13 = t11 * t12
+    t14 = 2.0 * t13
+    t15 = t11 * t11
+    t16 = tl.fma(t1, t1, t15)
+    t17 = c0 < t16
+    t18 = tl.where(t17, c0, t16)
+    t19 = c0 < t14
+    t20 = tl.where(t19, c0, t14)
+    t21 = t18 < c1
+    t22 = tl.where(t21, c1, t18)
+    t23 = t20 < c1
+    t24 = tl.where(t23, c1, t20)
+    t25 = tl.fma(t22, grad_var, grad_mean)
+    t26 = tl.fma(t24, grad_var, t8)
+    return (t26, t25)
 
 
 @triton.jit

@@ -4,16 +4,6 @@
 #
 # rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   threshold_exact_forward 306, threshold_exact_backward 138
-#
-# Certificate:
-#   mean        0.782 tolerance, worst at mean = -7.21622442e-08, var = 1624.15784, threshold = 0.1, value = -32
-#   var         0.181 tolerance, worst at mean = 0.100000001, var = 2.45066021e-20, threshold = 0.1, value = 32
-#   dmean_dmu   0.00582 tolerance, worst at mean = -3.04021668, var = 69.6427612, threshold = -3.2, value = 20
-#   dmean_dvar  0.00493 tolerance, worst at mean = -1.96578848, var = 1.94560373, threshold = -3.2, value = 20
-#   dvar_dmu    0.0409 tolerance, worst at mean = -0.777718902, var = 249.799271, threshold = 0.1, value = 32
-#   dvar_dvar   0.0102 tolerance, worst at mean = -2.69483137, var = 32.9531898, threshold = -3.2, value = 20
-#   against exact values at 138969 points over all of float32; details in exact.json
 """threshold, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -24,215 +14,97 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
+    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
+    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
+    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
+    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value
+
+
 def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t4 = mean - threshold  # mean in units of the base
-    t8 = value - threshold
-    t9 = 0.0 <= var
-    t10 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
-    t11 = torch.sqrt(t10)
-    t12 = var * t11  # NaN for a negative variance
-    t13 = t12 == 0.0
-    t14 = torch.where(t13, 1.0, t12)
-    t15 = torch.sqrt(t14)
-    t16 = torch.where(t13, 0.0, t15)  # standard deviation
-    t17 = 1.0 / t15
-    t18 = torch.where(t13, 0.0, t17)
-    t19 = t4 <= 0.0
-    t21 = torch.where(t4 < 0.0, -t4, t4)
-    t22 = t18 * t21
-    t23 = 37.5 < t22
-    t24 = t13 | t23
-    t25 = torch.where(t24, 37.5, t22)  # |mean|/sigma
-    t27 = t12 < 5.877471754111438e-39
-    t28 = torch.where(t27, 5.877471754111438e-39, t12)
-    t29 = 1.0 / t28
-    t30 = t21 * t29
-    t31 = t21 * t30
-    t33 = torch.where(t24, 1406.25, t31)
-    t35 = t33 * -0.5
-    t36 = torch.exp(t35)
-    t37 = torch.where(t24, 0.0, t36)
-    t39 = torch.where(t19, 0.0, t4)
-    t41 = t25 * 0.25 + 1.0
-    t42 = 1.0 / t41
-    t43 = t42 - 0.25
-    t46 = t43 * -0.01441178831143662 + 0.12185347066213574
-    t48 = t43 * t46 + -0.4564414813950806
-    t50 = t43 * t48 + 0.9811091454089625
-    t52 = t43 * t50 + -1.2913683853251956
-    t54 = t43 * t52 + 0.9903038922351172
-    t56 = t43 * t54 + -0.3157451101997815
-    t58 = t43 * t56 + -0.06907315030546557
-    t60 = t43 * t58 + -0.007037820436323979
-    t62 = t43 * t60 + 0.09055373133138865
-    t64 = t43 * t62 + 0.033359740112352404
-    t66 = t43 * t64 + -0.07085558951314344
-    t68 = t43 * t66 + -0.05426575494971582
-    t70 = t43 * t68 + 0.041060971434688315
-    t72 = t43 * t70 + 0.07432401605643707
-    t74 = t43 * t72 + 0.005554047253802008
-    t76 = t43 * t74 + -0.07625240380583156
-    t78 = t43 * t76 + -0.07593942555419342
-    t80 = t43 * t78 + 0.011283865090534705
-    t82 = t43 * t80 + 0.11633012554706468
-    t84 = t43 * t82 + 0.1716033021646014
-    t86 = t43 * t84 + 0.15958374408370954
-    t88 = t43 * t86 + 0.10685102400308394
-    t90 = t43 * t88 + 0.05081731929104636
-    t92 = t43 * t90 + 0.01419012412529281
-    t93 = t42 * t42
-    t94 = t42 * t93
-    t95 = t92 * t94
-    t97 = t25 * 2.0
-    t98 = -t97
-    t99 = t95 * t98 + 0.3989422804014327
-    t100 = t99 / (1.0 + t33)
-    t101 = t95 * 2.0
-    t102 = t25 * t100 + t101
-    t103 = t37 * t100
-    t104 = t16 * t103 + t39  # E max(X, 0)
-    t105 = t37 * t102  # Phi(-t)
-    t106 = 1.0 - t105
-    t107 = torch.where(t19, t106, t105)
-    t108 = t8 * t107
-    t109 = t104 + t108
-    t111 = t8 * -2.0
-    t112 = t104 * t107
-    t113 = t111 * t112
-    t114 = t16 * t103
-    t115 = t37 * 2.0
-    t116 = t95 * t115
-    t117 = t12 * t116
-    t118 = t114 * t114
-    t119 = t117 - t118
-    t120 = t12 - t119
-    t121 = 2.0 * t114
-    t122 = t104 * t121
-    t123 = t120 - t122
-    t124 = torch.where(t19, t119, t123)  # Var max(X, 0)
-    t125 = t8 * t8
-    t126 = torch.where(t19, t105, t106)
-    t127 = t107 * t126
-    t128 = t125 * t127 + t113
-    t129 = t124 + t128
-    t130 = t129 < 0.0
-    t131 = torch.where(t130, 0.0, t129)
-    t132 = t4 == t4
-    t133 = torch.where(t132, t109, t4)
-    t134 = torch.where(t132, t131, t4)
-    t135 = threshold + t133
-    return t135, t134
+    t0 = mean - threshold  # mean in units of the base
+    t1 = value - threshold
+    t2 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t2 = var * t2  # NaN for a negative variance
+    t3 = t2 == 0.0
+    t4 = torch.sqrt(torch.where(t3, 1.0, t2))
+    t5 = torch.where(t3, 0.0, t4)  # standard deviation
+    t6 = t0 <= 0.0
+    t7 = torch.where(t0 < 0.0, -t0, t0)
+    t4 = (torch.where(t3, 0.0, 1.0 / t4)) * t7
+    t3 = t3 | (37.5 < t4)
+    t8 = torch.where(t3, 37.5, t4)  # |mean|/sigma
+    t9 = t2 < 2.2250738585072014e-308
+    t7 = t7 * (t7 * (1.0 / (torch.where(t9, 2.2250738585072014e-308, t2))))
+    t7 = torch.where(t3, 1406.25, torch.where(t9, t4 * t4, t7))
+    t3 = torch.where(t3, 0.0, torch.exp(t7 * (-0.5)))
+    t4 = 1.0 / (t8 * 0.25 + 1.0)
+    t9 = _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.01441178831143662)
+    t4 = t9 * (t4 * (t4 * t4))
+    t7 = (t4 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t7)
+    t9 = t3 * t7
+    t10 = t5 * t9 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
+    t7 = t3 * (t8 * t7 + (t4 * 2.0))  # Phi(-t)
+    t8 = 1.0 - t7
+    t11 = torch.where(t6, t8, t7)
+    t9 = t5 * t9
+    t3 = (t2 * (t4 * (t3 * 2.0))) - (t9 * t9)
+    t8 = (t1 * t1) * (t11 * (torch.where(t6, t7, t8))) + ((t1 * (-2.0)) * (t10 * t11))
+    t8 = (torch.where(t6, t3, (t2 - t3) - (t10 * (t9 * 2.0)))) + t8
+    t9 = t0 == t0
+    t11 = threshold + (torch.where(t9, t10 + (t1 * t11), t0))
+    t0 = torch.where(t9, torch.where(t8 < 0.0, 0.0, t8), t0)
+    return t11, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, threshold: float,
              value: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t4 = mean - threshold  # mean in units of the base
-    t8 = value - threshold
-    t9 = 0.0 <= var
-    t10 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
-    t11 = torch.sqrt(t10)
-    t12 = var * t11  # NaN for a negative variance
-    t13 = t12 == 0.0
-    t14 = torch.where(t13, 1.0, t12)
-    t15 = torch.sqrt(t14)
-    t16 = torch.where(t13, 0.0, t15)  # standard deviation
-    t17 = 1.0 / t15
-    t18 = torch.where(t13, 0.0, t17)
-    t19 = t4 <= 0.0
-    t21 = torch.where(t4 < 0.0, -t4, t4)
-    t22 = t18 * t21
-    t23 = 37.5 < t22
-    t24 = t13 | t23
-    t25 = torch.where(t24, 37.5, t22)  # |mean|/sigma
-    t27 = t12 < 5.877471754111438e-39
-    t28 = torch.where(t27, 5.877471754111438e-39, t12)
-    t29 = 1.0 / t28
-    t30 = t21 * t29
-    t31 = t21 * t30
-    t33 = torch.where(t24, 1406.25, t31)
-    t35 = t33 * -0.5
-    t36 = torch.exp(t35)
-    t37 = torch.where(t24, 0.0, t36)
-    t39 = t37 * 0.3989422804014327  # phi(t)
-    t40 = torch.where(t19, 0.0, t4)
-    t42 = t25 * 0.25 + 1.0
-    t43 = 1.0 / t42
-    t44 = t43 - 0.25
-    t47 = t44 * -0.01441178831143662 + 0.12185347066213574
-    t49 = t44 * t47 + -0.4564414813950806
-    t51 = t44 * t49 + 0.9811091454089625
-    t53 = t44 * t51 + -1.2913683853251956
-    t55 = t44 * t53 + 0.9903038922351172
-    t57 = t44 * t55 + -0.3157451101997815
-    t59 = t44 * t57 + -0.06907315030546557
-    t61 = t44 * t59 + -0.007037820436323979
-    t63 = t44 * t61 + 0.09055373133138865
-    t65 = t44 * t63 + 0.033359740112352404
-    t67 = t44 * t65 + -0.07085558951314344
-    t69 = t44 * t67 + -0.05426575494971582
-    t71 = t44 * t69 + 0.041060971434688315
-    t73 = t44 * t71 + 0.07432401605643707
-    t75 = t44 * t73 + 0.005554047253802008
-    t77 = t44 * t75 + -0.07625240380583156
-    t79 = t44 * t77 + -0.07593942555419342
-    t81 = t44 * t79 + 0.011283865090534705
-    t83 = t44 * t81 + 0.11633012554706468
-    t85 = t44 * t83 + 0.1716033021646014
-    t87 = t44 * t85 + 0.15958374408370954
-    t89 = t44 * t87 + 0.10685102400308394
-    t91 = t44 * t89 + 0.05081731929104636
-    t93 = t44 * t91 + 0.01419012412529281
-    t94 = t43 * t43
-    t95 = t43 * t94
-    t96 = t93 * t95
-    t98 = t25 * 2.0
-    t99 = -t98
-    t100 = t96 * t99 + 0.3989422804014327
-    t101 = t100 / (1.0 + t33)
-    t102 = t96 * 2.0
-    t103 = t25 * t101 + t102
-    t104 = t37 * t101
-    t105 = t16 * t104 + t40  # E max(X, 0)
-    t106 = t37 * t103  # Phi(-t)
-    t107 = 1.0 - t106
-    t108 = torch.where(t19, t107, t106)
-    t109 = torch.where(t19, t106, t107)
-    t111 = t8 * t18
-    t112 = t18 * t39
-    t113 = -t25
-    t114 = torch.where(t19, t113, t25)
-    t115 = t39 * t111
-    t116 = t39 * t114
-    t117 = 0.5 * t116
-    t118 = t111 * t117
-    t119 = t109 - t108
-    t120 = t105 * t108
-    t121 = t108 * t109
-    t122 = t8 * t121
-    t123 = t120 - t122
-    t124 = 2.0 * t123
-    t125 = t8 * t119
-    t126 = t115 * t125
-    t127 = 2.0 * t115
-    t128 = t105 * t127
-    t129 = t126 - t128
-    t130 = t124 - t129
-    t131 = torch.where(t19, 0.0, t25)
-    t132 = t104 + t131
-    t133 = t39 * t132
-    t134 = t109 - t133
-    t135 = t8 * t112
-    t136 = 2.0 * t132
-    t137 = t118 * t136
-    t138 = t108 * t135 + t137
-    t139 = t134 - t138
-    t140 = t109 - t115
-    t141 = 0.5 * t112
-    t142 = t18 * t118 + t141
-    t143 = t118 * t119
-    t144 = t111 * t143 + t139
-    grad_mean_in = grad_mean * t140 + grad_var * t130
-    grad_var_in = grad_mean * t142 + grad_var * t144
-    return grad_mean_in, grad_var_in
+    t0 = mean - threshold  # mean in units of the base
+    t1 = value - threshold
+    t2 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t2 = var * t2  # NaN for a negative variance
+    t3 = t2 == 0.0
+    t4 = torch.sqrt(torch.where(t3, 1.0, t2))
+    t5 = torch.where(t3, 0.0, 1.0 / t4)
+    t6 = t0 <= 0.0
+    t7 = torch.where(t0 < 0.0, -t0, t0)
+    t8 = t5 * t7
+    t9 = t3 | (37.5 < t8)
+    t10 = torch.where(t9, 37.5, t8)  # |mean|/sigma
+    t11 = t2 < 2.2250738585072014e-308
+    t2 = t7 * (t7 * (1.0 / (torch.where(t11, 2.2250738585072014e-308, t2))))
+    t2 = torch.where(t9, 1406.25, torch.where(t11, t8 * t8, t2))
+    t9 = torch.where(t9, 0.0, torch.exp(t2 * (-0.5)))
+    t8 = t9 * 0.3989422804014327  # phi(t)
+    t11 = 1.0 / (t10 * 0.25 + 1.0)
+    t7 = _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.01441178831143662)
+    t11 = t7 * (t11 * (t11 * t11))
+    t2 = (t11 * (-(t10 * 2.0)) + 0.3989422804014327) / (1.0 + t2)
+    t7 = t9 * t2
+    t0 = (torch.where(t3, 0.0, t4)) * t7 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
+    t11 = t9 * (t10 * t2 + (t11 * 2.0))  # Phi(-t)
+    t2 = 1.0 - t11
+    t9 = torch.where(t6, t2, t11)
+    t2 = torch.where(t6, t11, t2)
+    t11 = t1 * t5
+    t4 = t5 * t8
+    t3 = t8 * t11
+    t12 = t11 * ((t8 * (torch.where(t6, -t10, t10))) * 0.5)
+    t13 = t2 - t9
+    t14 = (t3 * (t1 * t13)) - (t0 * (t3 * 2.0))
+    t10 = t7 + (torch.where(t6, 0.0, t10))
+    t10 = (t2 - (t8 * t10)) - (t9 * (t1 * t4) + (t12 * (t10 * 2.0)))
+    t14 = (((t0 * t9) - (t1 * (t9 * t2))) * 2.0) - t14
+    return (
+        grad_mean * (t2 - t3) + grad_var * t14,
+        grad_mean * (t5 * t12 + (t4 * 0.5)) + grad_var * (t11 * (t12 * t13) + t10),
+    )

@@ -22,6 +22,7 @@ from momentgen.compiler.certify import Bound
 from momentgen.compiler.evidence import OutputEvidence, Run
 from momentgen.compiler.program import Instruction, Op, Program, Type
 from momentgen.compiler.real import Graph, Node
+from momentgen.compiler.stabilise.entire_graph import Edge
 from momentgen.compiler.stabilise.stable import Stable
 from momentgen.compiler.variant import Certified
 
@@ -29,7 +30,7 @@ __all__ = ["decoded", "encoded", "rule_data"]
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Bound, Certified, Choice, Instruction, Node, OutputEvidence, Polynomial, Program, Run, Stable)
+    for kind in (Bound, Certified, Choice, Edge, Instruction, Node, OutputEvidence, Polynomial, Program, Run, Stable)
 }
 _ENUMS: dict[str, type[enum.Enum]] = {kind.__name__: kind for kind in (Op, Type)}
 _GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects")
