@@ -149,9 +149,9 @@ def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(
 
 def test_a_docstring_that_a_certificate_quotes_counts(rules: Path, code: Path) -> None:
     run(rules)
-    path = code / "compiler/stabilise/owen.py"
+    path = code / "compiler/stabilise/entire_measure.py"
     source = path.read_text()
-    path.write_text(re.sub(r'(class Tolerance.*?""")', r"\1Changed. ", source, flags=re.DOTALL))
+    path.write_text(re.sub(r'(class TermsMeasure.*?""")', r"\1Changed. ", source, flags=re.DOTALL))
     assert path.read_text() != source
     assert set(causes(rules)) == {"abs", "heaviside", "relu"}
 

@@ -244,9 +244,11 @@ static void abs_exact_float64_backward_block(const double *restrict mean, const 
         const double t13 = (t2 ? 0.0 : t3) * (t7 * (FMA(t10, (-4.0), FMA(t11, t5 * 4.0, t7 * (t11 * (t10 * 8.0))))));
         const double t14 = (t5 < 1.375) ? (t1 * (polynomial4(0x1.48c570c6a4972p-45, t6))) : t13;
         const double t15 = FMA(t5 * (-2.0), 0x1.9884533d43651p-2, t7 * (-((t10 * 4.0) * 0x1.9884533d43651p-2)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t0 ? (-t12) : t12), grad_var[i] * (t0 ? (-t14) : t14));
+        out_grad_mean[i] = FMA(grad_mean[i], (t0 ? (-t12) : t12),
+            grad_var[i] * (t0 ? (-t14) : t14));
         const double t16 = (t5 < 1.75) ? (polynomial5(0x1.449fdad9cfae1p-51, t6)) : ((t7 * t15) + 1.0);
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t7 * 0x1.9884533d43651p-2)), grad_var[i] * t16);
+        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t7 * 0x1.9884533d43651p-2)),
+            grad_var[i] * t16);
     }
 }
 

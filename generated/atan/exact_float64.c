@@ -793,8 +793,10 @@ static void atan_exact_float64_backward_block(const double *restrict mean, const
         const double t113 = FMA(t87, t106, FMA(t97, t97, s[68][i] * (FMA(t80, t97, FMA(t87, t87, s[66][i] * t112)))));
         const double t114 = FMA(t17, t106, FMA(t26, t26, s[70][i] * (FMA(t26, t97, FMA(t106, t106, s[69][i] * t113)))));
         const double t115 = (FMA(t17, t26, (FMA(t26, t106, t107 * s[69][i])) * s[70][i])) * s[72][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (t17 * s[18][i]), grad_var[i] * ((s[73][i] ? t115 : (FMA(t17, t8 * (-2.0), t40))) * s[18][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t26 * 0.5), grad_var[i] * (s[73][i] ? (FMA(t17, t17, s[71][i] * t114)) : (FMA(t26, -t8, t54))));
+        out_grad_mean[i] = FMA(grad_mean[i], (t17 * s[18][i]),
+            grad_var[i] * ((s[73][i] ? t115 : (FMA(t17, t8 * (-2.0), t40))) * s[18][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t26 * 0.5),
+            grad_var[i] * (s[73][i] ? (FMA(t17, t17, s[71][i] * t114)) : (FMA(t26, -t8, t54))));
     }
 }
 

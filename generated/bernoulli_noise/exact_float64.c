@@ -67,8 +67,10 @@ static void bernoulli_noise_exact_float64_backward_block(const double *restrict 
         const double t0 = 1.0 / (p + (-1.0));
         const double t1 = mean[i] * (t0 * (p * (-2.0)));
         const double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
-        out_grad_mean[i] = FMA(grad_mean[i], 1.0, grad_var[i] * ((0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2));
-        out_grad_var[i] = FMA(grad_mean[i], 0.0, grad_var[i] * (-t0));
+        out_grad_mean[i] = FMA(grad_mean[i], 1.0,
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2));
+        out_grad_var[i] = FMA(grad_mean[i], 0.0,
+            grad_var[i] * (-t0));
     }
 }
 

@@ -330,8 +330,10 @@ static void celu_exact_float64_backward_block(const double *restrict mean, const
         const double t80 = t0 * t78;
         const double t81 = (FMA(t63, (t34 * t60) - (t61 * t62), ((t75 < 0.0) ? 0.0 : t75) - (t34 * t61))) * 2.0;
         const double t82 = (t62 - t76) + ((((t73 * 2.0) - t57) + (t77 - (t57 * t61))) + ((t76 - t77) - (t34 * t57)));
-        out_grad_mean[i] = FMA(grad_mean[i], ((t57 + t62) * t79), grad_var[i] * (t81 * t80));
-        out_grad_var[i] = FMA(grad_mean[i], (((FMA(t63, t64, t57)) * 0.5) * (t78 * t79)), grad_var[i] * (t82 * (t78 * t80)));
+        out_grad_mean[i] = FMA(grad_mean[i], ((t57 + t62) * t79),
+            grad_var[i] * (t81 * t80));
+        out_grad_var[i] = FMA(grad_mean[i], (((FMA(t63, t64, t57)) * 0.5) * (t78 * t79)),
+            grad_var[i] * (t82 * (t78 * t80)));
     }
 }
 

@@ -197,9 +197,11 @@ static void cos_exact_float64_backward_block(const double *restrict mean, const 
         const double t34 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
         const double t35 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
         const double t36 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32;
-        out_grad_mean[i] = FMA(grad_mean[i], t36, grad_var[i] * ((t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34));
+        out_grad_mean[i] = FMA(grad_mean[i], t36,
+            grad_var[i] * ((t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34));
         const double t37 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
-        out_grad_var[i] = FMA(grad_mean[i], t37, grad_var[i] * ((t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35));
+        out_grad_var[i] = FMA(grad_mean[i], t37,
+            grad_var[i] * ((t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35));
     }
 }
 

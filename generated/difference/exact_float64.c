@@ -73,10 +73,14 @@ static void difference_exact_float64_backward_block(const double *restrict mean1
 {
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        out_grad_mean1[i] = FMA(grad_mean[i], 1.0, grad_var[i] * 0.0);
-        out_grad_var1[i] = FMA(grad_mean[i], 0.0, grad_var[i] * 1.0);
-        out_grad_mean2[i] = FMA(grad_mean[i], (-1.0), grad_var[i] * 0.0);
-        out_grad_var2[i] = FMA(grad_mean[i], 0.0, grad_var[i] * 1.0);
+        out_grad_mean1[i] = FMA(grad_mean[i], 1.0,
+            grad_var[i] * 0.0);
+        out_grad_var1[i] = FMA(grad_mean[i], 0.0,
+            grad_var[i] * 1.0);
+        out_grad_mean2[i] = FMA(grad_mean[i], (-1.0),
+            grad_var[i] * 0.0);
+        out_grad_var2[i] = FMA(grad_mean[i], 0.0,
+            grad_var[i] * 1.0);
     }
 }
 

@@ -323,8 +323,10 @@ static void elu_exact_float64_backward_block(const double *restrict mean, const 
         const double t76 = t13 * (t30 + (t5 ? 0.0 : t9));
         const double t77 = t58 * t61;
         const double t78 = FMA(t63, ((t72 * 2.0) - t54) + (t77 - (t54 * t58)), alpha * ((t76 - t77) - (t31 * t54)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t59 + t62), grad_var[i] * ((FMA(t60, (t31 * t57) - (alpha * (t58 * t59)), t75)) * 2.0));
-        out_grad_var[i] = FMA(grad_mean[i], ((FMA(t60, t61, t62)) * 0.5), grad_var[i] * ((t59 - t76) + t78));
+        out_grad_mean[i] = FMA(grad_mean[i], (t59 + t62),
+            grad_var[i] * ((FMA(t60, (t31 * t57) - (alpha * (t58 * t59)), t75)) * 2.0));
+        out_grad_var[i] = FMA(grad_mean[i], ((FMA(t60, t61, t62)) * 0.5),
+            grad_var[i] * ((t59 - t76) + t78));
     }
 }
 

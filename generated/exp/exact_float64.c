@@ -159,9 +159,11 @@ static void exp_exact_float64_backward_block(const double *restrict mean, const 
         const double t27 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
         const double t28 = (0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24;
         const double t29 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
-        out_grad_mean[i] = FMA(grad_mean[i], t29, grad_var[i] * ((t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27));
+        out_grad_mean[i] = FMA(grad_mean[i], t29,
+            grad_var[i] * ((t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27));
         const double t30 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        out_grad_var[i] = FMA(grad_mean[i], t30, grad_var[i] * ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28));
+        out_grad_var[i] = FMA(grad_mean[i], t30,
+            grad_var[i] * ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28));
     }
 }
 

@@ -352,8 +352,10 @@ static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, 
         const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
         const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[16][i]) * 0.5));
         const double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]), grad_var[i] * t19);
-        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5), grad_var[i] * (s[14][i] ? (FMA(t4, t4, s[12][i] * t16)) : t18));
+        out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
+            grad_var[i] * t19);
+        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
+            grad_var[i] * (s[14][i] ? (FMA(t4, t4, s[12][i] * t16)) : t18));
     }
 }
 

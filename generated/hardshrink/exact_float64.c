@@ -431,9 +431,11 @@ static void hardshrink_exact_float64_backward_block(const double *restrict mean,
         const double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
         const double t28 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t18))) * s[10][i];
         const double t29 = (s[15][i] ? s[16][i] : ((s[10][i] + t9) * s[10][i])) * s[20][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t29, grad_var[i] * ((s[15][i] ? s[18][i] : t28) * s[22][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], t29,
+            grad_var[i] * ((s[15][i] ? s[18][i] : t28) * s[22][i]));
         const double t30 = (s[15][i] ? s[19][i] : (FMA(t27, s[10][i], FMA(t14, -t4, t22)))) * s[23][i];
-        out_grad_var[i] = FMA(grad_mean[i], ((s[15][i] ? s[17][i] : (t14 * 0.5)) * s[21][i]), grad_var[i] * t30);
+        out_grad_var[i] = FMA(grad_mean[i], ((s[15][i] ? s[17][i] : (t14 * 0.5)) * s[21][i]),
+            grad_var[i] * t30);
     }
 }
 

@@ -444,9 +444,11 @@ static void hardsigmoid_exact_float64_backward_block(const double *restrict mean
         const double t21 = FMA(s[3][i], 0x1.5b513ee4b3c92p-6, FMA(s[7][i], (-0x1.c9a8ee1e5887ep-8), t20));
         const double t22 = FMA(s[4][i], (-0x1.1fce77b4334f6p-4), FMA(s[8][i], (-0x1.5c96585361897p-7), t21));
         const double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c71c055p-3, t18))) * s[11][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (s[14][i] ? s[15][i] : (t9 * s[11][i])), grad_var[i] * (s[14][i] ? s[17][i] : t23));
+        out_grad_mean[i] = FMA(grad_mean[i], (s[14][i] ? s[15][i] : (t9 * s[11][i])),
+            grad_var[i] * (s[14][i] ? s[17][i] : t23));
         const double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c71c055p-3, t22)) * 0.5));
-        out_grad_var[i] = FMA(grad_mean[i], (s[14][i] ? s[16][i] : (t14 * 0.5)), grad_var[i] * t24);
+        out_grad_var[i] = FMA(grad_mean[i], (s[14][i] ? s[16][i] : (t14 * 0.5)),
+            grad_var[i] * t24);
     }
 }
 

@@ -437,9 +437,11 @@ static void hardswish_exact_float64_backward_block(const double *restrict mean, 
         const double t2 = (a[5][i]) + ((a[4][i]) * s[2][i]);
         const double t3 = FMA(s[0][i], (a[1][i]) + ((a[0][i]) * s[2][i]), FMA(t1, 2.0, s[4][i]));
         const double t4 = (FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[3][i]))) * s[2][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (s[5][i] ? s[6][i] : ((s[4][i] + t1) * s[2][i])), grad_var[i] * (s[5][i] ? s[8][i] : t4));
+        out_grad_mean[i] = FMA(grad_mean[i], (s[5][i] ? s[6][i] : ((s[4][i] + t1) * s[2][i])),
+            grad_var[i] * (s[5][i] ? s[8][i] : t4));
         const double t5 = s[5][i] ? s[9][i] : (FMA(t3, s[4][i], FMA(t2, -t0, (a[2][i]) * 0.5)));
-        out_grad_var[i] = FMA(grad_mean[i], (s[5][i] ? s[7][i] : (t2 * 0.5)), grad_var[i] * t5);
+        out_grad_var[i] = FMA(grad_mean[i], (s[5][i] ? s[7][i] : (t2 * 0.5)),
+            grad_var[i] * t5);
     }
 }
 

@@ -457,8 +457,10 @@ static void hardtanh_exact_float64_backward_block(const double *restrict mean, c
         const double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c781f2a8p-1, t18))) * s[11][i];
         const double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c781f2a8p-1, t22)) * 0.5));
         const double t25 = (s[14][i] ? s[15][i] : (t9 * s[11][i])) * s[19][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t25, grad_var[i] * ((s[14][i] ? s[17][i] : t23) * s[21][i]));
-        out_grad_var[i] = FMA(grad_mean[i], ((s[14][i] ? s[16][i] : (t14 * 0.5)) * s[20][i]), grad_var[i] * (t24 * s[22][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], t25,
+            grad_var[i] * ((s[14][i] ? s[17][i] : t23) * s[21][i]));
+        out_grad_var[i] = FMA(grad_mean[i], ((s[14][i] ? s[16][i] : (t14 * 0.5)) * s[20][i]),
+            grad_var[i] * (t24 * s[22][i]));
     }
 }
 

@@ -178,9 +178,11 @@ static void heaviside_exact_float64_backward_block(const double *restrict mean, 
         const double t15 = t9 * (t8 * ((t8 * ((t11 * 2.0) * 0x1.9884533d43651p-2)) + (-0x1.9884533d43651p-2)));
         const double t16 = t14 ? (t12 * (polynomial1(-0x1.364a5fa40b4c3p-35, t7))) : t15;
         const double t17 = t8 * (FMA(t6 * 0.5, 0x1.9884533d43651p-2, t8 * (-((t6 * t11) * 0x1.9884533d43651p-2))));
-        out_grad_mean[i] = FMA(grad_mean[i], (t9 * (t8 * 0x1.9884533d43651p-2)), grad_var[i] * (t0 ? (-t16) : t16));
+        out_grad_mean[i] = FMA(grad_mean[i], (t9 * (t8 * 0x1.9884533d43651p-2)),
+            grad_var[i] * (t0 ? (-t16) : t16));
         const double t18 = t14 ? (t12 * (t12 * (polynomial2(0x1.364a5fa40b4c3p-36, t7)))) : (t9 * (t9 * t17));
-        out_grad_var[i] = FMA(grad_mean[i], (t0 ? (-t13) : t13), grad_var[i] * t18);
+        out_grad_var[i] = FMA(grad_mean[i], (t0 ? (-t13) : t13),
+            grad_var[i] * t18);
     }
 }
 

@@ -141,9 +141,11 @@ static void heaviside_logistic_input_float64_backward_block(const double *restri
         const double t19 = t18 ? t10 : 1.0;
         const double t20 = t18 ? (t19 * (polynomial0(0x1.db30c1a375ecap-36, (t19 * t19) - 0.5))) : (t12 * (1.0 - t11));
         const double t21 = t20 * (t13 * (t14 * (-0x1.d05527b6e43d2p0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t15 ? (t13 * (t14 * 0x1.d05527b6e43d2p0)) : t16), grad_var[i] * (t15 ? (t0 ? t21 : (-t21)) : t16));
+        out_grad_mean[i] = FMA(grad_mean[i], (t15 ? (t13 * (t14 * 0x1.d05527b6e43d2p0)) : t16),
+            grad_var[i] * (t15 ? (t0 ? t21 : (-t21)) : t16));
         const double t22 = t15 ? (t20 * (t13 * (t10 * (t13 * (t14 * 0.5))))) : t16;
-        out_grad_var[i] = FMA(grad_mean[i], (t15 ? (t0 ? t17 : (-t17)) : t16), grad_var[i] * t22);
+        out_grad_var[i] = FMA(grad_mean[i], (t15 ? (t0 ? t17 : (-t17)) : t16),
+            grad_var[i] * t22);
     }
 }
 

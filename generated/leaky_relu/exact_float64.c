@@ -162,9 +162,11 @@ static void leaky_relu_exact_float64_backward_block(const double *restrict mean,
         const double t22 = t6 * (t0 ? t21 : (FMA(t10, t20, FMA(t15, 0x1.9884533d43651p-2, t19))));
         const double t23 = (t6 * (t0 ? (t10 * (1.0 - negative_slope)) : (t10 * t11))) + (t0 ? negative_slope : 1.0);
         const double t24 = (t2 ? 0.0 : t3) * (t6 * (t0 ? t18 : (FMA(t9, t17, FMA(t10, t15 * (-2.0), t6 * t14)))));
-        out_grad_mean[i] = FMA(grad_mean[i], t23, grad_var[i] * t24);
+        out_grad_mean[i] = FMA(grad_mean[i], t23,
+            grad_var[i] * t24);
         const double t25 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t11 * (-0.5)) * 0x1.9884533d43651p-2));
-        out_grad_var[i] = FMA(grad_mean[i], t25, grad_var[i] * (t22 + (t0 ? (negative_slope * negative_slope) : 1.0)));
+        out_grad_var[i] = FMA(grad_mean[i], t25,
+            grad_var[i] * (t22 + (t0 ? (negative_slope * negative_slope) : 1.0)));
     }
 }
 

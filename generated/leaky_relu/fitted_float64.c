@@ -198,9 +198,11 @@ static void leaky_relu_fitted_float64_backward_block(const double *restrict mean
         const double t26 = __builtin_sqrt(t25 ? 1.0 : var[i]);
         const double t27 = FMA(t11, t24, negative_slope * negative_slope);
         const double t28 = (t6 * (t0 ? (t8 * (1.0 - negative_slope)) : (t8 * t9))) + (t0 ? negative_slope : 1.0);
-        out_grad_mean[i] = FMA(grad_mean[i], t28, grad_var[i] * (t25 ? ((t2 ? 0.0 : t10) * (t24 * ((t11 * 0x1.54a4d2b8078e1p1) * t23))) : t26));
+        out_grad_mean[i] = FMA(grad_mean[i], t28,
+            grad_var[i] * (t25 ? ((t2 ? 0.0 : t10) * (t24 * ((t11 * 0x1.54a4d2b8078e1p1) * t23))) : t26));
         const double t29 = t25 ? (FMA(t24, t23 * (t15 * (t11 * (-0x1.54a4d2b8078e1p0))), t27)) : t26;
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t9 * (-0.5)) * 0x1.9884533d43651p-2))), grad_var[i] * t29);
+        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t9 * (-0.5)) * 0x1.9884533d43651p-2))),
+            grad_var[i] * t29);
     }
 }
 

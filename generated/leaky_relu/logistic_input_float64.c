@@ -205,9 +205,11 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *restr
         const double t32 = t13 * (FMA(t24, t31, (FMA(t21, t30, t26 * (t29 - t28))) * 0x1.37423899a1558p-2));
         const double t33 = FMA(t25, t31, (FMA(t21, t30, t26 * ((t28 + t29) + (t27 * 2.0)))) * 0x1.37423899a1558p-2);
         const double t34 = t19 ? (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * (t13 * (t1 ? t25 : t24))) : t20;
-        out_grad_mean[i] = FMA(grad_mean[i], (t19 ? (t1 ? (FMA(t18, -t0, 1.0)) : (FMA(t0, t18, negative_slope))) : t20), grad_var[i] * t34);
+        out_grad_mean[i] = FMA(grad_mean[i], (t19 ? (t1 ? (FMA(t18, -t0, 1.0)) : (FMA(t0, t18, negative_slope))) : t20),
+            grad_var[i] * t34);
         const double t35 = t19 ? (t1 ? (1.0 - (t13 * t33)) : (FMA(negative_slope, negative_slope, t32))) : t20;
-        out_grad_var[i] = FMA(grad_mean[i], (t19 ? (t0 * ((t4 ? 0.0 : t7) * (t13 * (t17 * 0x1.1a47c7ee5a514p-2)))) : t20), grad_var[i] * t35);
+        out_grad_var[i] = FMA(grad_mean[i], (t19 ? (t0 * ((t4 ? 0.0 : t7) * (t13 * (t17 * 0x1.1a47c7ee5a514p-2)))) : t20),
+            grad_var[i] * t35);
     }
 }
 

@@ -113,8 +113,10 @@ static void logistic_bernoulli_ap1_float64_backward_block(const double *restrict
         const _Bool t9 = 0.0 <= var[i];
         const double t10 = __builtin_sqrt(t9 ? 1.0 : var[i]);
         const double t11 = t9 ? ((mean[i] == mean[i]) ? 0.0 : mean[i]) : t10;
-        out_grad_mean[i] = FMA(grad_mean[i], (t9 ? t8 : t10), grad_var[i] * (t9 ? (t8 * (t6 - t7)) : t10));
-        out_grad_var[i] = FMA(grad_mean[i], t11, grad_var[i] * t11);
+        out_grad_mean[i] = FMA(grad_mean[i], (t9 ? t8 : t10),
+            grad_var[i] * (t9 ? (t8 * (t6 - t7)) : t10));
+        out_grad_var[i] = FMA(grad_mean[i], t11,
+            grad_var[i] * t11);
     }
 }
 

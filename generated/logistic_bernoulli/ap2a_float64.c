@@ -144,8 +144,10 @@ static void logistic_bernoulli_ap2a_float64_backward_block(const double *restric
         const double t11 = t4 * (t10 * (polynomial0(-0x1.d295e88846ca8p-10, t10 - 0.25)));
         const double t12 = 1.0 - t11;
         const double t13 = (t9 ? t12 : t11) - (t9 ? t11 : t12);
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7), grad_var[i] * (t6 ? (t5 * t13) : t7));
-        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7), grad_var[i] * (t6 ? (t8 * t13) : t7));
+        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
+            grad_var[i] * (t6 ? (t5 * t13) : t7));
+        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
+            grad_var[i] * (t6 ? (t8 * t13) : t7));
     }
 }
 

@@ -117,8 +117,10 @@ static void logistic_bernoulli_ap2b_float64_backward_block(const double *restric
         const double t12 = __builtin_sqrt(t11 ? 1.0 : var[i]);
         const double t13 = t9 * (t8 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
         const double t14 = t8 - t9;
-        out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12), grad_var[i] * (t11 ? (t10 * t14) : t12));
-        out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12), grad_var[i] * (t11 ? (t13 * t14) : t12));
+        out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12),
+            grad_var[i] * (t11 ? (t10 * t14) : t12));
+        out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12),
+            grad_var[i] * (t11 ? (t13 * t14) : t12));
     }
 }
 

@@ -355,8 +355,10 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *restri
         const double t1 = s[2][i] ? s[4][i] : ((a[0][i]) * (-0.5));
         const double t2 = -(FMA(s[2][i] ? s[5][i] : (a[2][i]), (-2.0), 1.0));
         const double t3 = t0 * t2;
-        out_grad_mean[i] = FMA(grad_mean[i], t0, grad_var[i] * (s[6][i] ? (-t3) : t3));
-        out_grad_var[i] = FMA(grad_mean[i], (s[6][i] ? (-t1) : t1), grad_var[i] * (t1 * t2));
+        out_grad_mean[i] = FMA(grad_mean[i], t0,
+            grad_var[i] * (s[6][i] ? (-t3) : t3));
+        out_grad_var[i] = FMA(grad_mean[i], (s[6][i] ? (-t1) : t1),
+            grad_var[i] * (t1 * t2));
     }
 }
 

@@ -189,8 +189,10 @@ static void logistic_bernoulli_pea_float64_backward_block(const double *restrict
         const double t33 = 1.0 - t32;
         const double t34 = (FMA(t25, (-0.5), t17 * 0.5)) + (t30 ? t33 : t32);
         const double t35 = t34 - ((FMA(t25, 0.5, t17 * (-0.5))) + (t30 ? t32 : t33));
-        out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28), grad_var[i] * (t27 ? (t26 * t35) : t28));
-        out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28), grad_var[i] * (t27 ? (t29 * t35) : t28));
+        out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28),
+            grad_var[i] * (t27 ? (t26 * t35) : t28));
+        out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28),
+            grad_var[i] * (t27 ? (t29 * t35) : t28));
     }
 }
 

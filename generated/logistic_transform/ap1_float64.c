@@ -108,8 +108,10 @@ static void logistic_transform_ap1_float64_backward_block(const double *restrict
         const _Bool t6 = 0.0 <= var[i];
         const double t7 = __builtin_sqrt(t6 ? 1.0 : var[i]);
         const double t8 = t6 ? ((mean[i] == mean[i]) ? 0.0 : mean[i]) : t7;
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? ((t0 ? t4 : t5) * (t0 ? t5 : t4)) : t7), grad_var[i] * t8);
-        out_grad_var[i] = FMA(grad_mean[i], t8, grad_var[i] * t8);
+        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? ((t0 ? t4 : t5) * (t0 ? t5 : t4)) : t7),
+            grad_var[i] * t8);
+        out_grad_var[i] = FMA(grad_mean[i], t8,
+            grad_var[i] * t8);
     }
 }
 

@@ -151,9 +151,11 @@ static void logistic_transform_ap2a_float64_backward_block(const double *restric
         const double t16 = 1.0 / (FMA(var[i], 0.25, 1.0));
         const double t17 = var[i] * t16;
         const double t18 = t14 * (t13 * (-2.0));
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7), grad_var[i] * (t6 ? (t17 * (t15 * (t5 * t18))) : t7));
+        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
+            grad_var[i] * (t6 ? (t17 * (t15 * (t5 * t18))) : t7));
         const double t19 = t6 ? (FMA(t17, t15 * (t8 * t18), t16 * (t16 * (t14 * (t14 * (t13 * t13)))))) : t7;
-        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7), grad_var[i] * t19);
+        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
+            grad_var[i] * t19);
     }
 }
 

@@ -494,8 +494,10 @@ static void logistic_transform_exact_float64_backward_block(const double *restri
         const double t2 = FMA(a[3][i], (-2.0), 1.0);
         const double t3 = s[2][i] ? s[4][i] : (t1 * (-0.5));
         const double t4 = s[2][i] ? s[5][i] : (FMA(t2, -t0, t1));
-        out_grad_mean[i] = FMA(grad_mean[i], (s[2][i] ? s[3][i] : t0), grad_var[i] * (s[7][i] ? (-t4) : t4));
-        out_grad_var[i] = FMA(grad_mean[i], (s[7][i] ? (-t3) : t3), grad_var[i] * (s[2][i] ? s[6][i] : ((FMA(t1, t2, a[0][i])) * 0.5)));
+        out_grad_mean[i] = FMA(grad_mean[i], (s[2][i] ? s[3][i] : t0),
+            grad_var[i] * (s[7][i] ? (-t4) : t4));
+        out_grad_var[i] = FMA(grad_mean[i], (s[7][i] ? (-t3) : t3),
+            grad_var[i] * (s[2][i] ? s[6][i] : ((FMA(t1, t2, a[0][i])) * 0.5)));
     }
 }
 

@@ -175,8 +175,10 @@ static void logistic_transform_large_variance_float64_backward_block(const doubl
         const _Bool t28 = (t25 ? t27 : ((t13 * (-t13)) + (t21 ? t23 : t24))) < 0.0;
         const double t29 = t28 ? 0.0 : (FMA(t20, t15 * (t15 * (t15 * (t16 * (-0x1.9884533d43651p-3)))), t8 * t14));
         const double t30 = t6 ? (t28 ? 0.0 : (FMA(t15 * 0x1.9884533d43651p-2, t20, t5 * t14))) : t7;
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7), grad_var[i] * t30);
-        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7), grad_var[i] * (t6 ? t29 : t7));
+        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
+            grad_var[i] * t30);
+        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
+            grad_var[i] * (t6 ? t29 : t7));
     }
 }
 

@@ -194,9 +194,11 @@ static void logistic_transform_pea_float64_backward_block(const double *restrict
         const double t37 = 1.0 / (FMA(var[i], 0.25, 1.0));
         const double t38 = var[i] * t37;
         const double t39 = t35 * (t34 * (-2.0));
-        out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28), grad_var[i] * (t27 ? (t38 * (t36 * (t26 * t39))) : t28));
+        out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28),
+            grad_var[i] * (t27 ? (t38 * (t36 * (t26 * t39))) : t28));
         const double t40 = t27 ? (FMA(t38, t36 * (t29 * t39), t37 * (t37 * (t35 * (t35 * (t34 * t34)))))) : t28;
-        out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28), grad_var[i] * t40);
+        out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28),
+            grad_var[i] * t40);
     }
 }
 

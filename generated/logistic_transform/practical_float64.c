@@ -123,9 +123,11 @@ static void logistic_transform_practical_float64_backward_block(const double *re
         const double t15 = 1.0 / (FMA(var[i], 0.25, 1.0));
         const double t16 = var[i] * t15;
         const double t17 = t9 * (t8 * (-2.0));
-        out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12), grad_var[i] * (t11 ? (t16 * (t14 * (t10 * t17))) : t12));
+        out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12),
+            grad_var[i] * (t11 ? (t16 * (t14 * (t10 * t17))) : t12));
         const double t18 = t11 ? (FMA(t16, t14 * (t13 * t17), t15 * (t15 * (t9 * (t9 * (t8 * t8)))))) : t12;
-        out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12), grad_var[i] * t18);
+        out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12),
+            grad_var[i] * t18);
     }
 }
 

@@ -167,10 +167,14 @@ static void maximum_exact_float64_backward_block(const double *restrict mean1, c
         const double t23 = t9 * t20;
         const double t24 = 1.0 - (t10 * (t23 + (FMA(t13, FMA(t9, 2.0, t15), t12))));
         const double t25 = t10 * ((FMA(t13, -t15, t12)) - t23);
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t16 : t17), grad_var[i] * (t0 ? t22 : t21));
-        out_grad_var1[i] = FMA(grad_mean[i], t18, grad_var[i] * (t0 ? t25 : t24));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t17 : t16), grad_var[i] * (t0 ? t21 : t22));
-        out_grad_var2[i] = FMA(grad_mean[i], t18, grad_var[i] * (t0 ? t24 : t25));
+        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t16 : t17),
+            grad_var[i] * (t0 ? t22 : t21));
+        out_grad_var1[i] = FMA(grad_mean[i], t18,
+            grad_var[i] * (t0 ? t25 : t24));
+        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t17 : t16),
+            grad_var[i] * (t0 ? t21 : t22));
+        out_grad_var2[i] = FMA(grad_mean[i], t18,
+            grad_var[i] * (t0 ? t24 : t25));
     }
 }
 

@@ -169,10 +169,14 @@ static void maximum_fitted_float64_backward_block(const double *restrict mean1, 
         const double t25 = t22 * (t17 * 0.5);
         const double t26 = t19 - t25;
         const double t27 = t20 - t25;
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t14 : t15), grad_var[i] * (t0 ? t24 : t23));
-        out_grad_var1[i] = FMA(grad_mean[i], t16, grad_var[i] * (t0 ? t27 : t26));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t15 : t14), grad_var[i] * (t0 ? t23 : t24));
-        out_grad_var2[i] = FMA(grad_mean[i], t16, grad_var[i] * (t0 ? t26 : t27));
+        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t14 : t15),
+            grad_var[i] * (t0 ? t24 : t23));
+        out_grad_var1[i] = FMA(grad_mean[i], t16,
+            grad_var[i] * (t0 ? t27 : t26));
+        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t15 : t14),
+            grad_var[i] * (t0 ? t23 : t24));
+        out_grad_var2[i] = FMA(grad_mean[i], t16,
+            grad_var[i] * (t0 ? t26 : t27));
     }
 }
 

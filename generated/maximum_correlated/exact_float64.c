@@ -187,11 +187,16 @@ static void maximum_correlated_exact_float64_backward_block(const double *restri
         const double t31 = t16 * t28;
         const double t32 = 1.0 - (t17 * (t31 + (FMA(t20, FMA(t16, 2.0, t22), t19))));
         const double t33 = t17 * ((FMA(t20, -t22, t19)) - t31);
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t23 : t25), grad_var[i] * (t0 ? t30 : t29));
-        out_grad_var1[i] = FMA(grad_mean[i], t26, grad_var[i] * (t0 ? t33 : t32));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t25 : t23), grad_var[i] * (t0 ? t29 : t30));
-        out_grad_var2[i] = FMA(grad_mean[i], t26, grad_var[i] * (t0 ? t32 : t33));
-        out_grad_cov[i] = FMA(grad_mean[i], (t12 * (t17 * (-0x1.9884533d43651p-2))), grad_var[i] * (t17 * ((FMA(t20, t24, t31)) * 2.0)));
+        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t23 : t25),
+            grad_var[i] * (t0 ? t30 : t29));
+        out_grad_var1[i] = FMA(grad_mean[i], t26,
+            grad_var[i] * (t0 ? t33 : t32));
+        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t25 : t23),
+            grad_var[i] * (t0 ? t29 : t30));
+        out_grad_var2[i] = FMA(grad_mean[i], t26,
+            grad_var[i] * (t0 ? t32 : t33));
+        out_grad_cov[i] = FMA(grad_mean[i], (t12 * (t17 * (-0x1.9884533d43651p-2))),
+            grad_var[i] * (t17 * ((FMA(t20, t24, t31)) * 2.0)));
     }
 }
 

@@ -205,8 +205,10 @@ static void normal_cdf_exact_float64_backward_block(const double *restrict mean,
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         const double t0 = -(s[3][i] * (s[2][i] * (a[0][i])));
-        out_grad_mean[i] = FMA(grad_mean[i], s[9][i], grad_var[i] * (s[5][i] ? (s[4][i] * t0) : s[6][i]));
-        out_grad_var[i] = FMA(grad_mean[i], s[10][i], grad_var[i] * (s[5][i] ? (FMA(s[7][i], t0, s[8][i])) : s[6][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], s[9][i],
+            grad_var[i] * (s[5][i] ? (s[4][i] * t0) : s[6][i]));
+        out_grad_var[i] = FMA(grad_mean[i], s[10][i],
+            grad_var[i] * (s[5][i] ? (FMA(s[7][i], t0, s[8][i])) : s[6][i]));
     }
 }
 

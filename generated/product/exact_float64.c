@@ -80,10 +80,14 @@ static void product_exact_float64_backward_block(const double *restrict mean1, c
         const double t5 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
         const double t6 = FMA(mean1[i], mean1[i], var1[i]);
         const double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
-        out_grad_mean1[i] = FMA(grad_mean[i], mean2[i], grad_var[i] * ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1));
-        out_grad_var1[i] = FMA(grad_mean[i], 0.0, grad_var[i] * ((0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3));
-        out_grad_mean2[i] = FMA(grad_mean[i], mean1[i], grad_var[i] * ((0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5));
-        out_grad_var2[i] = FMA(grad_mean[i], 0.0, grad_var[i] * ((0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7));
+        out_grad_mean1[i] = FMA(grad_mean[i], mean2[i],
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1));
+        out_grad_var1[i] = FMA(grad_mean[i], 0.0,
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3));
+        out_grad_mean2[i] = FMA(grad_mean[i], mean1[i],
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5));
+        out_grad_var2[i] = FMA(grad_mean[i], 0.0,
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7));
     }
 }
 

@@ -1909,9 +1909,11 @@ static void pseudo_huber_exact_float64_backward_block(const double *restrict mea
         const double t409 = FMA(s[0][i] * t107, (-2.0), FMA(t71, t35 * (-2.0), t152));
         const double t410 = (FMA(t107, -t35, t197 * 0.5)) - (FMA(s[0][i], t233, FMA(t71, 2.0, (-1.0))));
         const double t411 = (s[206][i] ? ((FMA(t107, t234, t392)) * s[205][i]) : t409) * s[72][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (t234 * s[72][i]), grad_var[i] * t411);
+        out_grad_mean[i] = FMA(grad_mean[i], (t234 * s[72][i]),
+            grad_var[i] * t411);
         const double t412 = s[206][i] ? (FMA(t234, t234, s[204][i] * (FMA(t233, t234, t408)))) : t410;
-        out_grad_var[i] = FMA(grad_mean[i], (t107 * 0.5), grad_var[i] * t412);
+        out_grad_var[i] = FMA(grad_mean[i], (t107 * 0.5),
+            grad_var[i] * t412);
     }
 }
 

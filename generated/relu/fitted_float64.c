@@ -189,9 +189,11 @@ static void relu_fitted_float64_backward_block(const double *restrict mean, cons
         const _Bool t23 = 0.0 <= var[i];
         const double t24 = __builtin_sqrt(t23 ? 1.0 : var[i]);
         const double t25 = t23 ? ((t2 ? 0.0 : t9) * (t22 * (t21 * 0x1.59a35e0a0ddd6p1))) : t24;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0)), grad_var[i] * t25);
+        out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0)),
+            grad_var[i] * t25);
         const double t26 = t23 ? (t22 + (t22 * (t21 * (t13 * (-0x1.59a35e0a0ddd6p0))))) : t24;
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)), grad_var[i] * t26);
+        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)),
+            grad_var[i] * t26);
     }
 }
 

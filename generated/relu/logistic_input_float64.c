@@ -187,9 +187,11 @@ static void relu_logistic_input_float64_backward_block(const double *restrict me
         const double t24 = t12 * (FMA(t20, t23, ((t21 + t22) + ((t11 * t14) * 2.0)) * 0x1.37423899a1558p-2));
         const double t25 = t0 ? (1.0 - t24) : (t12 * (FMA(t19, t23, (t22 - t21) * 0x1.37423899a1558p-2)));
         const double t26 = t17 ? (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * (t12 * (t0 ? t20 : t19))) : t18;
-        out_grad_mean[i] = FMA(grad_mean[i], (t17 ? (t0 ? (1.0 - t16) : t16) : t18), grad_var[i] * t26);
+        out_grad_mean[i] = FMA(grad_mean[i], (t17 ? (t0 ? (1.0 - t16) : t16) : t18),
+            grad_var[i] * t26);
         const double t27 = t17 ? ((t3 ? 0.0 : t6) * (t12 * ((FMA(t11, t15, t14)) * 0x1.1a47c7ee5a514p-2))) : t18;
-        out_grad_var[i] = FMA(grad_mean[i], t27, grad_var[i] * (t17 ? t25 : t18));
+        out_grad_var[i] = FMA(grad_mean[i], t27,
+            grad_var[i] * (t17 ? t25 : t18));
     }
 }
 

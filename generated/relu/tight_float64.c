@@ -147,9 +147,11 @@ static void relu_tight_float64_backward_block(const double *restrict mean, const
         const double t13 = t11 * (t10 * 2.0);
         const double t14 = t6 * (-(t10 * 0x1.9884533d43651p-2));
         const double t15 = (t2 ? 0.0 : t3) * (t6 * (t0 ? (FMA(t10, 2.0, t6 * (-t13))) : (FMA(t9, t11, t6 * t13))));
-        out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t11 : (-t11))) + t12), grad_var[i] * t15);
+        out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t11 : (-t11))) + t12),
+            grad_var[i] * t15);
         const double t16 = t12 + (t6 * (t0 ? (t11 + t14) : ((FMA(-t5, 0x1.9884533d43651p-2, t14)) - t11)));
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)), grad_var[i] * t16);
+        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)),
+            grad_var[i] * t16);
     }
 }
 

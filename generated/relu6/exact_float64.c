@@ -839,9 +839,11 @@ static void relu6_exact_float64_backward_block(const double *restrict mean, cons
         const double t389 = FMA(t388, ((t357 * t363) * t93) + ((-(t367 * t373)) * t94), FMA(-t377, t386, t387 * 0.5));
         const double t390 = FMA(t388 * 2.0, (t88 * t363) - (t88 * t373), FMA(t377 * (-2.0), t378, t383));
         const double t391 = t3 ? t390 : ((FMA(t238, t194 * (-2.0), t318)) * t5);
-        out_grad_mean[i] = FMA(grad_mean[i], (t3 ? (t378 + t388) : (t238 * t5)), grad_var[i] * t391);
+        out_grad_mean[i] = FMA(grad_mean[i], (t3 ? (t378 + t388) : (t238 * t5)),
+            grad_var[i] * t391);
         const double t392 = t3 ? (FMA(t388, t388 + (t378 * 2.0), t389)) : (FMA(t282, -t194, t354));
-        out_grad_var[i] = FMA(grad_mean[i], (t3 ? (t386 * 0.5) : (t282 * 0.5)), grad_var[i] * t392);
+        out_grad_var[i] = FMA(grad_mean[i], (t3 ? (t386 * 0.5) : (t282 * 0.5)),
+            grad_var[i] * t392);
     }
 }
 

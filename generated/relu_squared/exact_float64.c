@@ -266,9 +266,11 @@ static void relu_squared_exact_float64_backward_block(const double *restrict mea
         const double t43 = ((__builtin_fabs(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
         const double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
         const double t45 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
-        out_grad_mean[i] = FMA(grad_mean[i], t45, grad_var[i] * ((0x1.fffffffffffffp1023 < t35) ? 0x1.fffffffffffffp1023 : t35));
+        out_grad_mean[i] = FMA(grad_mean[i], t45,
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t35) ? 0x1.fffffffffffffp1023 : t35));
         const double t46 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        out_grad_var[i] = FMA(grad_mean[i], t46, grad_var[i] * ((0x1.fffffffffffffp1023 < t44) ? 0x1.fffffffffffffp1023 : t44));
+        out_grad_var[i] = FMA(grad_mean[i], t46,
+            grad_var[i] * ((0x1.fffffffffffffp1023 < t44) ? 0x1.fffffffffffffp1023 : t44));
     }
 }
 

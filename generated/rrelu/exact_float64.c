@@ -151,9 +151,11 @@ static void rrelu_exact_float64_backward_block(const double *restrict mean, cons
         const double t16 = FMA(t5 * (-0x1.8aaaaaaaaaaabp-1), 0x1.9884533d43651p-2, t15);
         const double t17 = FMA(t10, 0x1.e51c71c71c71cp-1, FMA(t5 * 0x1.69c71c71c71c7p-3, 0x1.9884533d43651p-2, t15));
         const double t18 = t6 * (t0 ? t17 : (FMA(t10, (-0x1.e51c71c71c71cp-1), t16)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t11 + (t0 ? 0x1.d555555555555p-3 : 1.0)), grad_var[i] * ((t2 ? 0.0 : t3) * (t6 * t14)));
+        out_grad_mean[i] = FMA(grad_mean[i], (t11 + (t0 ? 0x1.d555555555555p-3 : 1.0)),
+            grad_var[i] * ((t2 ? 0.0 : t3) * (t6 * t14)));
         const double t19 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.3ae60029e3f34p-3);
-        out_grad_var[i] = FMA(grad_mean[i], t19, grad_var[i] * (t18 + (t0 ? 0x1.ae38e38e38e39p-5 : 1.0)));
+        out_grad_var[i] = FMA(grad_mean[i], t19,
+            grad_var[i] * (t18 + (t0 ? 0x1.ae38e38e38e39p-5 : 1.0)));
     }
 }
 

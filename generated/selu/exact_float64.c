@@ -328,8 +328,10 @@ static void selu_exact_float64_backward_block(const double *restrict mean, const
         const double t77 = ((t75 - t76) - (t31 * t54)) * 0x1.d8e48157952abp0;
         const double t78 = FMA(((t71 * 2.0) - t54) + (t76 - (t54 * t58)), 0x1.8ba30bf893044p1, t77);
         const double t79 = FMA(t60, ((t31 * t57) * 0x1.0cfabd6a91132p0) - ((t58 * t59) * 0x1.c212cc640f031p0), t74);
-        out_grad_mean[i] = FMA(grad_mean[i], (FMA(t59, 0x1.0cfabd6a91132p0, t62)), grad_var[i] * (t79 * 2.0));
-        out_grad_var[i] = FMA(grad_mean[i], ((FMA(t60, t61, t62)) * 0.5), grad_var[i] * (FMA(t59 - t75, 0x1.1a9df22da009fp0, t78)));
+        out_grad_mean[i] = FMA(grad_mean[i], (FMA(t59, 0x1.0cfabd6a91132p0, t62)),
+            grad_var[i] * (t79 * 2.0));
+        out_grad_var[i] = FMA(grad_mean[i], ((FMA(t60, t61, t62)) * 0.5),
+            grad_var[i] * (FMA(t59 - t75, 0x1.1a9df22da009fp0, t78)));
     }
 }
 

@@ -461,8 +461,10 @@ static void softshrink_exact_float64_backward_block(const double *restrict mean,
         const double t29 = FMA(s[14][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c781f2a8p-1, t18)));
         const double t30 = s[16][i] ? s[20][i] : (FMA(FMA(s[0][i], t27, FMA(t9, 2.0, s[11][i])), s[11][i], t28));
         const double t31 = (s[16][i] ? s[17][i] : ((s[11][i] + t9) * s[11][i])) * s[21][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t31, grad_var[i] * ((s[16][i] ? s[19][i] : (t29 * s[11][i])) * s[23][i]));
-        out_grad_var[i] = FMA(grad_mean[i], ((s[16][i] ? s[18][i] : (t14 * 0.5)) * s[22][i]), grad_var[i] * (t30 * s[24][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], t31,
+            grad_var[i] * ((s[16][i] ? s[19][i] : (t29 * s[11][i])) * s[23][i]));
+        out_grad_var[i] = FMA(grad_mean[i], ((s[16][i] ? s[18][i] : (t14 * 0.5)) * s[22][i]),
+            grad_var[i] * (t30 * s[24][i]));
     }
 }
 

@@ -1428,9 +1428,11 @@ static void softsign_exact_float64_backward_block(const double *restrict mean, c
         const double t10 = FMA(s[8][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[2][i], 0x1.e6397d23375f3p-5, t9));
         const double t11 = FMA(s[9][i], (-0x1.1faed2c425666p-1), FMA(s[3][i], 0x1.a59de0d24f3ebp-2, t10));
         const double t12 = (FMA(t3, t1 * (-2.0), FMA(s[10][i], 0x1.bc072fa711eep0, t8))) * s[6][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (s[12][i] ? s[13][i] : (t3 * s[6][i])), grad_var[i] * (s[12][i] ? s[15][i] : t12));
+        out_grad_mean[i] = FMA(grad_mean[i], (s[12][i] ? s[13][i] : (t3 * s[6][i])),
+            grad_var[i] * (s[12][i] ? s[15][i] : t12));
         const double t13 = s[12][i] ? s[16][i] : (FMA(t5, -t1, (FMA(s[4][i], 0x1.bc072fa711eep0, t11)) * 0.5));
-        out_grad_var[i] = FMA(grad_mean[i], (s[12][i] ? s[14][i] : (t5 * 0.5)), grad_var[i] * t13);
+        out_grad_var[i] = FMA(grad_mean[i], (s[12][i] ? s[14][i] : (t5 * 0.5)),
+            grad_var[i] * t13);
     }
 }
 

@@ -77,8 +77,10 @@ static void square_exact_float64_backward_block(const double *restrict mean, con
         const double t5 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
         const double t6 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
         const double t7 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
-        out_grad_mean[i] = FMA(grad_mean[i], t7, grad_var[i] * ((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5));
-        out_grad_var[i] = FMA(grad_mean[i], 1.0, grad_var[i] * ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6));
+        out_grad_mean[i] = FMA(grad_mean[i], t7,
+            grad_var[i] * ((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5));
+        out_grad_var[i] = FMA(grad_mean[i], 1.0,
+            grad_var[i] * ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6));
     }
 }
 

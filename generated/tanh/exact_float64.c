@@ -327,9 +327,11 @@ static void tanh_exact_float64_backward_block(const double *restrict mean, const
         const double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
         const double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
         const double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
-        out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]), grad_var[i] * (t16 * s[2][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
+            grad_var[i] * (t16 * s[2][i]));
         const double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
-        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5), grad_var[i] * t17);
+        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
+            grad_var[i] * t17);
     }
 }
 

@@ -179,9 +179,11 @@ static void threshold_exact_float64_backward_block(const double *restrict mean, 
         const double t28 = t23 - t22;
         const double t29 = t18 + (t6 ? 0.0 : t10);
         const double t30 = (((t19 * t22) - (t1 * (t22 * t23))) * 2.0) - ((t26 * (t1 * t28)) - (t19 * (t26 * 2.0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t23 - t26), grad_var[i] * t30);
+        out_grad_mean[i] = FMA(grad_mean[i], (t23 - t26),
+            grad_var[i] * t30);
         const double t31 = FMA(t24, t27 * t28, (t23 - (t14 * t29)) - (FMA(t22, t1 * t25, t27 * (t29 * 2.0))));
-        out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t27, t25 * 0.5)), grad_var[i] * t31);
+        out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t27, t25 * 0.5)),
+            grad_var[i] * t31);
     }
 }
 

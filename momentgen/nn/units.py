@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,7 @@ from momentgen.nn.layers import Layer, check_strided
 
 __all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 
-_LARGEST = sys.float_info.max
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def _shown(value: float) -> str:

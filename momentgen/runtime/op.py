@@ -38,8 +38,8 @@ Returns:
 
     Where the variance is 0 the result is the activation at the mean, and 0; where it is negative, or an input is
     NaN, the result is NaN.  An infinite mean or variance gives the limit or NaN.  Gradients are finite for finite
-    input: at a variance of 0, terms in 1/sigma count as 0, and at a mean of 0 as well a kink's slopes are averaged
-    (ReLU's derivative in the mean is 1/2 there).
+    input, but where ``certificate().domain["nan"]`` says otherwise: at a variance of 0, terms in 1/sigma count as 0,
+    and at a mean of 0 as well a kink's slopes are averaged (ReLU's derivative in the mean is 1/2 there).
 
 Accuracy:
 {accuracy}

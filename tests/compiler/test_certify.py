@@ -13,10 +13,10 @@ from real_rules import F32, stables
 from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
-from momentgen.compiler.pipeline import _activation
 from momentgen.compiler.program import Builder, Op, Program, f32_bits
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.entire_graph import Edge
+from momentgen.compiler.variant import _activation
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 

@@ -90,7 +90,7 @@ def test_losses_refuse_what_has_no_likelihood():
         functional.gaussian_nll_loss(x, ZERO, 0)
     with pytest.raises(InputError, match=r"output \(2, 3\) and target \(3,\) differ"):
         functional.gaussian_nll_loss(x, ZERO[0], 1.0)
-    with pytest.raises(InputError, match="expected logistic, normal or simplified"):
+    with pytest.raises(InputError, match="expected one of logistic, normal, simplified, quadrature"):
         functional.log_class_posterior(x, approximation="exact")
 
 
