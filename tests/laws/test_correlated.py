@@ -321,6 +321,18 @@ def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
     assert (alike.log().abs() < 0.1).all()
 
 
+def test_channels_of_next_to_no_variance_leave_the_others_alone() -> None:
+    torch.manual_seed(0)
+    prior = torch.rand(1, 8, 4, 4)
+    prior[:, 0] = 1e-44
+    prior[:, 1] = 0
+    drawn = prior.sqrt() * torch.randn(8, 1, 8, 4, 4)
+    drawn[:, :, 0] = 0
+    found = shrunk(prior, drawn, 1)
+    assert found.isfinite().all()
+    assert (found[:, 2:].log().abs() < 0.3).all()
+
+
 def test_nothing_to_compare_is_a_factor_of_one() -> None:
     assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
 

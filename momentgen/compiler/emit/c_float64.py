@@ -142,8 +142,9 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
     backward = _Kernel(form_of(stable.partials64, tables), f"{name}_backward", polynomials)
     outputs = {f"out_{output}": forward.result(output) for output in stable.forward64.outputs}
     text = [forward.text(stable.forward64.inputs, outputs)]
+    second = ",\n            grad_var[i] * "
     gradients = {
-        f"out_grad_{of}": f"FMA(grad_mean[i], {backward.result(mean)},\n            grad_var[i] * {backward.result(var)})"
+        f"out_grad_{of}": f"FMA(grad_mean[i], {backward.result(mean)}{second}{backward.result(var)})"
         for of, (mean, var) in partial_names(stable.partials64.inputs).items()
     }
     text.append(backward.text((*stable.partials64.inputs, "grad_mean", "grad_var"), gradients))

@@ -38,8 +38,9 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
     whole = prior.sum(others) if others else prior
     each = squares.sum([d + 1 for d in others]) if others else squares  # (samples, channels)
     layer = _ratio(each.mean(0).sum(), whole.sum())
-    own = _ratio(each.mean(0), whole) / torch.where(layer > 0, layer, 1)
-    known = (own > 0) & (whole > 0)
+    average, tiny = each.mean(0), torch.finfo(prior.dtype).tiny
+    known = (average > tiny) & (whole > tiny)
+    own = _ratio(average, whole) / torch.where(layer > 0, layer, 1)
     log = torch.where(known, torch.where(known, own, 1).log(), 0)
     count = known.sum().clamp_min(1)
     places = prior.numel() // prior.shape[channel]
@@ -49,11 +50,11 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
         log = torch.where(known, log - (torch.special.digamma(half) - half.log()), 0)
         noise = torch.special.polygamma(1, half)
     else:
-        spread = (each / torch.where(known, each.mean(0), 1)).var(0) / samples
+        spread = (torch.where(known, each, 0) / torch.where(known, average, 1)).var(0) / samples
         noise = torch.where(known, spread, 0).sum() / count
     centre = log.sum() / count
     excess = (torch.where(known, (log - centre).square(), 0).sum() / count - noise).clamp_min(0)
-    weight = excess / (excess + noise).clamp_min(torch.finfo(prior.dtype).tiny)
+    weight = excess / (excess + noise).clamp_min(tiny)
     factor = layer * torch.exp(weight * (log - centre).clamp(-math.log(_LIMIT), math.log(_LIMIT)))
     # The layer's whole variance stays what the samples say.
     factor = factor * _ratio(layer * whole.sum(), (factor * whole).sum())
