@@ -49,6 +49,11 @@ class Sources:
         self._taken = 0
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the shifts."""
+        return self._shifts.dtype
+
+    @property
     def length(self) -> int:
         """How many values all sources have."""
         return self._taken
@@ -183,7 +188,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _law_of)
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: _law(*parts))
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
@@ -194,18 +199,13 @@ def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
     return mean, torch.zeros_like(mean)
 
 
-def _law_of(parts: tuple[Tensor, ...]) -> Adjoint:
-    return _law(*parts)
-
-
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (m1, v1), (m2, v2) = a, b
     op = generated_op("maximum", "a maximum of random values")
     sources = _sources.get()
     mean, var = op(m1, v1, m2, v2)
     if sources.residuals:
-        one, zero = torch.ones_like(m1), torch.zeros_like(m1)
-        share = torch.func.jvp(lambda x, y: op(x, v1, y, v2)[0], (m1, m2), (one, zero))[1]
+        share = op.mean_gradients(m1, v1, m2, v2)[0]
         left = (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
         mean = sources.shifted(mean, left)
     return mean, var.detach()

@@ -17,17 +17,23 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, Sources, adjoint, recording
-from momentgen.laws.border import as_moments, entered
+from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
 from momentgen.laws.examples import per_example
 from momentgen.laws.law import Law
+from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["derivatives", "leaves_of", "lifted", "normal_numbers", "output_covariance"]
+__all__ = ["derivatives", "is_real", "leaves_of", "lifted", "normal_numbers", "output_covariance"]
 
 #: more outputs than this must be chosen: each takes a backward pass
 _MOST_OUTPUTS = 100
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a tensor of floating point."""
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def leaves_of(nest: Any) -> list[Any]:
@@ -47,9 +53,7 @@ def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
     def lift(value: Any) -> Any:
         if isinstance(value, Moments):
             return law(value)
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return point(value, noise)
-        return value
+        return point(value, noise) if is_real(value) else value
 
     return pytree.tree_map(lift, nest, is_leaf=lambda part: isinstance(part, Moments))
 
@@ -70,7 +74,7 @@ def outputs_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         for law in pytree.tree_leaves(found, is_leaf=lambda part: isinstance(part, Law))
         if isinstance(law, Adjoint)
     ]
-    return torch.cat(means) if means else torch.zeros(0)
+    return torch.cat(means) if means else torch.zeros(0, dtype=sources.dtype)
 
 
 def derivatives(
@@ -147,7 +151,7 @@ def output_covariance(
              [-3.,  5.]]])
     """
     converted: Any = convert(network)
-    given = as_moments(network, x) if isinstance(x, Tensor) else x
+    given = x if isinstance(x, Moments) else certain(x)
 
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         with entered():
@@ -161,9 +165,7 @@ def output_covariance(
 
     mean, covariance = per_example(network, one, (given, *args), kwargs)
     covariance = (covariance + covariance.mT) / 2
-    values, vectors = torch.linalg.eigh(covariance)
-    factor = values.clamp_min(0).sqrt()[..., None] * vectors.mT  # eigenvalues below 0 are rounding
-    return JointMoments.of(mean, covariance.diagonal(dim1=-2, dim2=-1), factor)
+    return JointMoments.of(mean, covariance.diagonal(dim1=-2, dim2=-1), matrix_root(covariance)[0])
 
 
 def _chosen(network: torch.nn.Module, outputs: Sequence[int] | None, count: int) -> list[int]:

@@ -16,6 +16,7 @@ from momentgen.laws import correlated as laws
 from momentgen.laws.activations import generated_op
 from momentgen.laws.law import tensor_of
 from momentgen.laws.maxima import tree_of_pairs
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.table import Entry
 
 __all__ = ["maximum"]
@@ -49,14 +50,13 @@ def _parts_of(value: Any, like: laws.Correlated) -> Parts:
 def _larger(a: Parts, b: Parts) -> Parts:
     """The larger of two values, elementwise."""
     (m1, v1, s1, e1), (m2, v2, s2, e2) = a, b
-    run = laws.RUN.get()
     d1, d2 = ((v - laws.squared_length(s)).clamp_min(0) for v, s in ((v1, s1), (v2, s2)))
-    r1, r2 = (e - torch.tensordot(run.coordinates, s, 1) for e, s in ((e1, s1), (e2, s2)))
+    r1, r2 = laws.deflated(e1, s1), laws.deflated(e2, s2)
     square = (r1.square().sum() * r2.square().sum()).sqrt()
     usable = square > torch.finfo(square.dtype).tiny
     alike = torch.where(usable, (r1 * r2).sum() / torch.where(usable, square, 1), 0).clamp(-1, 1)
-    covariance = (s1 * s2).sum(0) + alike * _root(d1 * d2)
-    most = _MOST * _root(v1 * v2)
+    covariance = (s1 * s2).sum(0) + alike * square_root(d1 * d2)
+    most = _MOST * square_root(v1 * v2)
     covariance = torch.minimum(torch.maximum(covariance, -most), most)
     op = generated_op("maximum_correlated", "a maximum of correlated values")
     mean, var = op(m1, v1, m2, v2, covariance)
@@ -64,8 +64,3 @@ def _larger(a: Parts, b: Parts) -> Parts:
     tangents = share * s1 + (1 - share) * s2
     deviations = torch.maximum(m1 + e1, m2 + e2) - mean
     return mean, torch.maximum(var, laws.squared_length(tangents)), tangents, deviations
-
-
-def _root(value: Tensor) -> Tensor:
-    positive = value > 0
-    return torch.where(positive, torch.where(positive, value, 1).sqrt(), 0)

@@ -112,7 +112,9 @@ def _check(where: object) -> None:
 def _batch_of(where: object, leaves: list[Any]) -> int:
     for leaf in leaves:
         if isinstance(leaf, Moments):
-            if not leaf.mean.dim():
+            if not leaf.mean.dim() or not leaf.mean.shape[0]:
                 break
             return leaf.mean.shape[0]
-    raise InputError(f"{type(where).__name__}: expected moments with a batch in dimension 0 among the arguments")
+    raise InputError(
+        f"{type(where).__name__}: expected moments with a batch of at least one in dimension 0 among the arguments"
+    )

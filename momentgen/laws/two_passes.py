@@ -20,11 +20,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.backward import derivatives, leaves_of, lifted, normal_numbers
-from momentgen.laws.border import PROPAGATIONS, as_moments, entered
-from momentgen.laws.correlated import RUN, Correlated, Run, correlated, install
+from momentgen.laws import correlated_rules as correlated_rules
+from momentgen.laws.backward import derivatives, is_real, leaves_of, lifted, normal_numbers
+from momentgen.laws.border import PROPAGATIONS, certain, entered
+from momentgen.laws.correlated import RUN, Correlated, Run, correlated
 from momentgen.laws.examples import per_example
 from momentgen.laws.law import Law
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
 from momentgen.runtime import JointMoments, Moments
 
@@ -76,7 +78,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         return _to_parts(where, found, plan)
 
     if not any(isinstance(leaf, Moments) for leaf in leaves_of((args, kwargs))):
-        args = tuple(as_moments(where, value) if isinstance(value, Tensor) else value for value in args)
+        args = tuple(certain(value) if is_real(value) else value for value in args)
     return _from_parts(per_example(where, one, args, kwargs), plan)
 
 
@@ -94,6 +96,8 @@ def directions_of(found: Tensor, variances: Tensor, count: int) -> Tensor:
     Returns:
         Shape ``(count, n)``, or fewer rows of fewer outputs; rows of 0 where there is no more to explain.
     """
+    if not len(found):  # nothing random comes out
+        return found.new_zeros(1, len(variances))
     scaled = found * variances.clamp_min(0).sqrt()
     size = scaled.square().sum(1).clamp_min(torch.finfo(scaled.dtype).tiny).rsqrt()
     scaled = scaled * size[:, None]  # each output matters alike
@@ -137,13 +141,9 @@ def _input(value: Moments) -> Correlated:
 # -------------------------------------------------------------------- outputs
 
 
-def _is_law(value: Any) -> bool:
-    return isinstance(value, Law)
-
-
 def _to_parts(where: Any, found: Any, plan: dict[str, Any]) -> list[tuple[Tensor, ...]]:
     """Tensors of each output without the batch of one; what they are is kept in ``plan``."""
-    leaves, form = pytree.tree_flatten(found, is_leaf=_is_law)
+    leaves, form = pytree.tree_flatten(found, is_leaf=lambda part: isinstance(part, Law))
     plan.update(form=form, leaves=[None if isinstance(leaf, Law | Tensor) else leaf for leaf in leaves])
     parts: list[tuple[Tensor, ...]] = []
     for leaf in leaves:
@@ -151,7 +151,7 @@ def _to_parts(where: Any, found: Any, plan: dict[str, Any]) -> list[tuple[Tensor
             tangents = leaf._joint.tangents
             explained = leaf._joint.explained
             usable = explained > 0
-            scale = torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0).sqrt()
+            scale = square_root(torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0))
             mean, var = _one(where, leaf._mean), _one(where, leaf._var)
             parts.append((mean, var, (tangents * scale).reshape(len(tangents), -1)))
         elif isinstance(leaf, Point | Tensor):
@@ -183,5 +183,4 @@ def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
     return pytree.tree_unflatten(found, plan["form"])
 
 
-install()
 PROPAGATIONS["correlated"] = propagate

@@ -60,7 +60,7 @@ class MethodRow:
     """What one method says of the output.
 
     Args:
-        method: ``ap2``, ``adjoint`` or ``correlated``.
+        method: ``ap2``, ``adjoint``, ``correlated`` or ``covariance``.
         std: least, average and largest standard deviation over the output; None where the method cannot say.
         ratio: geometric mean of σ over Monte Carlo's; None without Monte Carlo.
         cost: seconds over those of ``ap2``, of one call.
@@ -173,7 +173,7 @@ def summary(
         model: a network over moments.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
-        methods: of ``ap2``, ``adjoint`` (:func:`momentgen.output_covariance`) and ``correlated``.
+        methods: of ``ap2``, ``adjoint`` (:func:`momentgen.output_covariance`), ``correlated`` and ``covariance``.
         seed: of the samples.
         progress: as in :func:`momentgen.monte_carlo`.
 
@@ -223,7 +223,7 @@ def summary(
     return Summary(tuple(rows), samples, (*notes, *warnings), compared)
 
 
-_METHODS = ("ap2", "adjoint", "correlated")
+_METHODS = ("ap2", "adjoint", "correlated", "covariance")
 #: a diagonal σ that is off by more than this factor is said to be
 _OFF = 1.2
 
@@ -265,7 +265,7 @@ def _output(model: torch.nn.Module, x: Moments, name: str) -> Moments:
 
 
 def _warnings(outputs: dict[str, Moments]) -> list[str]:
-    better = next((name for name in ("correlated", "adjoint") if name in outputs), None)
+    better = next((name for name in ("covariance", "correlated", "adjoint") if name in outputs), None)
     if better is None or "ap2" not in outputs:
         return []
     ratio = _ratio(outputs["ap2"], outputs[better])

@@ -110,7 +110,8 @@ class JointMoments(Moments):
     @property
     def covariance(self) -> Tensor:
         """Covariance of the values of each example, shape ``(batch, K, K)``, symmetric and positive semidefinite."""
-        return self.factor.mT @ self.factor
+        found = self.factor.mT @ self.factor
+        return (found + found.mT) / 2  # a product of matrices need not be symmetric to the last bit
 
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:

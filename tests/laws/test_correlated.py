@@ -362,5 +362,99 @@ def test_summary_sets_the_methods_beside_each_other_and_says_where_the_diagonal_
     assert abs(ratios["ap2"] - 1) > 0.2  # type: ignore[operator]
     assert "since it takes units as independent" in str(found)
     assert "output by" in str(found)
-    with pytest.raises(InputError, match="expected methods of ap2, adjoint, correlated, got 'magic'"):
+    with pytest.raises(InputError, match="expected methods of ap2, adjoint, correlated, covariance, got 'magic'"):
         momentgen.summary(net, x, methods=("magic",))
+
+
+class Doubled(nn.Module):
+    """Every value twice, and then two layers."""
+
+    def __init__(self, twice: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.twice = nn.Linear(12, 24), nn.Linear(24, 3), twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(self.twice(x))))
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda x: torch.cat([x, x], 1),
+        lambda x: torch.stack([x, x], 2).flatten(1),
+        lambda x: x.repeat_interleave(2, 1),
+        lambda x: x.index_select(1, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])),
+        lambda x: x.unsqueeze(2).expand(-1, -1, 2).flatten(1),
+    ],
+    ids=["cat", "stack", "repeat_interleave", "index_select", "expand"],
+)
+def test_copies_of_a_value_are_not_taken_as_independent(twice: Callable[[Tensor], Tensor]) -> None:
+    """In hidden layers, whose variances the outputs' few directions do not explain by themselves."""
+    net = Doubled(twice)
+    found: list[Tensor] = []
+    converted = momentgen.convert(net, method="correlated")
+    handle = converted.first.register_forward_hook(lambda _module, _inputs, out: found.append(out._var))
+    x = Moments(torch.randn(1, 6), 0.1)
+    with torch.no_grad():
+        converted(x)
+        weight = net.first.weight
+        # What a value meets twice counts twice: weights of copies are added before they are squared.
+        copies = torch.stack([net.twice(torch.eye(6)[k][None])[0] for k in range(6)], 1)
+        truth = 0.1 * (weight @ copies).square().sum(1)
+    handle.remove()
+    assert ((found[-1][0] / truth).log() / 2).square().mean().sqrt() < 0.35
+    assert abs((found[-1].sum() / truth.sum()).item() - 1) < 0.2
+
+
+def test_functions_with_several_results_stay_correlated() -> None:
+    class Spread(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            var, mean = torch.var_mean(x, 1, keepdim=True)
+            return torch.cat([var, mean], 1)
+
+    x = Moments(torch.randn(2, 8), 0.05)
+    with torch.no_grad():
+        found = momentgen.convert(Spread(), method="correlated")(x)
+    assert far_off(found, sampled(Spread(), x))[0] < 0.1
+
+
+@pytest.mark.parametrize("write", [lambda x: x.view(-1).mul_(2), lambda x: x[:, :2].relu_()])
+def test_a_write_that_other_names_must_see_is_refused(write: Callable[[Tensor], object]) -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * 1.0
+            write(x)
+            return x
+
+    with pytest.raises(UnsupportedError, match="cannot be written to; write x = f"):
+        momentgen.convert(Writes(), method="correlated")(Moments(torch.zeros(2, 4), 1.0))
+
+
+def test_a_write_that_nobody_else_sees_is_done() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = (x * 1.0).view(len(x), -1)
+            x.mul_(3.0)
+            x.unsqueeze_(1)
+            return x.squeeze(1)
+
+    with torch.no_grad():
+        found = momentgen.convert(Writes(), method="correlated")(Moments(torch.ones(2, 4), 1.0))
+    torch.testing.assert_close(found.var, torch.full((2, 4), 9.0))
+
+
+def test_an_empty_batch_is_refused() -> None:
+    empty, net = Moments(torch.zeros(0, 3), torch.zeros(0, 3)), nn.Linear(3, 2)
+    with pytest.raises(InputError, match="a batch of at least one"):
+        momentgen.convert(net, method="correlated")(empty)
+    with pytest.raises(InputError, match="a batch of at least one"):
+        momentgen.output_covariance(net, empty)
+
+
+def test_gradients_of_the_adjoint_covariance_are_finite_where_outputs_are_alike() -> None:
+    """Eigenvectors of a covariance with equal eigenvalues have no derivative; its root has."""
+    net = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(net.weight)
+    found = momentgen.output_covariance(net, Moments(torch.zeros(1, 2), 1.0))
+    found.covariance.sum().backward()
+    torch.testing.assert_close(net.weight.grad, torch.full((2, 2), 2.0))
