@@ -204,7 +204,7 @@ TWELVE = """
 begin = time.time() + 1
 def work():
     time.sleep(max(0.0, begin - time.time()))
-    os.write(1, f"{[value(number) for number in range(3)]}\n".encode())  # one write, so that lines never mix
+    os.write(1, f"{[value(number) for number in range(3)]}\\n".encode())  # one write, so that lines never mix
 children = [child(work) for _ in range(12)]
 print({wait(process, 120) for process in children})
 """
