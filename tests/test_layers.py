@@ -43,7 +43,16 @@ FORBIDDEN = {
         "momentgen.inference",
         "momentgen.cli",
     ),
-    "momentgen/nn": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
+    "momentgen/nn": (
+        "sympy",
+        "mpmath",
+        "flint",
+        "momentgen.compiler",
+        "momentgen.rule",
+        "momentgen.inference",
+        "momentgen.cli",
+    ),
+    "momentgen/inference": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
     # mpmath: kernel_scalars computes a parameter's derived numbers with it, once a value.
     "generated": ("sympy", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
 }

@@ -1,0 +1,33 @@
+"""Bayesian methods on the laws: variational inference, density filtering and Gibbs sampling.
+
+The layer above :mod:`momentgen.nn`: it may import the laws, nn and the runtime, and nothing imports it but the command
+line.  Names load on first use, so that scikit-learn is imported for the estimators only.
+
+* Posteriors and priors of parameters, and :func:`randomise`, which puts them into a plain network: ``posterior``,
+  ``tridiagonal``, ``prior``, ``randomise``.
+* Likelihoods of data given a random output, shared by all methods: ``likelihood``.
+* Variational inference: ``elbo``, ``pruning``, ``credible``.
+* Assumed density filtering, probabilistic and expectation backpropagation: ``adf``.
+* Bow tie networks by block Gibbs sampling, and the Pólya-gamma distribution: ``bowtie``, ``polya_gamma``.
+* scikit-learn estimators over all of these: ``estimators``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: public name -> the module of this package that defines it
+_HOMES: dict[str, str] = {}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"momentgen.inference.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
