@@ -69,7 +69,7 @@ class Likelihood(nn.Module):
         return moments
 
     def _fitting(self, y: Any, shape: torch.Size, device: torch.device, own: int = 1) -> Tensor:
-        """``y``, if its shape is this one, or that of its last dimensions: those of one example, ``own``, and examples."""
+        """``y``, if its shape is this one, or its last dimensions: examples, and the ``own`` ones of an example."""
         if not isinstance(y, Tensor):
             raise InputError(f"{type(self).__name__}: expected observations as a tensor, got {type(y).__name__}")
         if y.device != device:
