@@ -377,19 +377,22 @@ class Categorical(Likelihood):
             return self._of_class(mean, y) - (mean + var / 2).logsumexp(-1)
         if self.expectation == "mean_predictor":
             return self._of_class(torch.log_softmax(mean, -1), y) - var.sum(-1) / 2
-        return self._of_class(torch.log_softmax(self._drawn(moments), -1).mean(-2), y)
+        # The points are symmetric: the mean of an output over them is its mean.
+        return self._of_class(mean, y) - self._drawn(moments).logsumexp(0).mean(0)
 
     def _drawn(self, moments: Moments) -> Tensor:
-        """Outputs at the fixed points, shape ``(..., points, k)``."""
+        """Outputs at the fixed points, shape ``(k, points, ...)``: sums over classes are fastest so."""
         mean, var = moments
         if isinstance(moments, JointMoments):
             if mean.dim() != 2:
                 raise InputError(f"Categorical: expected JointMoments of shape (batch, k), got {tuple(mean.shape)}")
-            return mean[:, None] + _unit_points(moments.factor.shape[1], self.points).to(mean) @ moments.factor
+            off = _unit_points(moments.factor.shape[1], self.points).to(mean) @ moments.factor
+            return mean.mT[:, None] + off.permute(2, 1, 0)
         # Points come in pairs x, -x, so that this much variance gives the derivative at variance 0 too, to half of the
         # digits; it changes values by less than the dtype's resolution.
-        std = (var + torch.finfo(var.dtype).eps).sqrt()
-        return mean[..., None, :] + std[..., None, :] * _unit_points(mean.shape[-1], self.points).to(mean)
+        centre, std = mean.movedim(-1, 0), (var + torch.finfo(var.dtype).eps).sqrt().movedim(-1, 0)
+        points = _unit_points(mean.shape[-1], self.points).to(mean).mT
+        return centre[:, None] + std[:, None] * points.view(*points.shape, *(1,) * (mean.dim() - 1))
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         return self._of_class(log_class_posterior(self._moments("log_z", output), -1, self.posterior), y)
