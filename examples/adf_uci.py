@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.preprocessing import StandardScaler
 
-from momentgen.inference.adf import DensityFilter, GammaNoise
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.likelihood import Gamma, Gaussian
 
 #: sets, small ones first
 ORDER = ("yacht", "boston", "energy", "concrete", "wine", "kin8nm", "power", "naval", "protein")
@@ -71,7 +72,7 @@ def run(name: str, method: str, depth: int, arguments: argparse.Namespace, conso
     )
     net = DensityFilter(
         (x_train.shape[2], *[100 if name == "protein" else 50] * depth, 1),
-        GammaNoise(),
+        Gaussian(precision=Gamma(6.0, 6.0)),
         rule=method,
         replicates=len(parts),
         seed=arguments.seed,

@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from momentgen.errors import InputError
-from momentgen.inference.adf import (
-    DensityFilter,
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.adf.evidence import (
     GammaNoise,
     KnownNoise,
-    Probit,
+    ProbitLabels,
     SampledSoftmax,
     SoftmaxBound,
+    output_model,
 )
 from momentgen.inference.adf.gamma import PriorFactors, match_gamma
 from momentgen.inference.adf.network import pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gamma, Gaussian, Probit
+from momentgen.runtime import Moments
 
 X, START = 0.7, (4.0, 3.0)
 #: a network of one unit: w1, b1, w2, b2
@@ -52,7 +55,7 @@ def density(likelihood, y):
     """p(y | f) as the filter takes it."""
     if isinstance(likelihood, Probit):
         return lambda f: mp.ncdf(f if y == 1 else -f)
-    noise = mp.mpf(likelihood.var if isinstance(likelihood, KnownNoise) else START[1] / (START[0] - 1))
+    noise = mp.mpf(likelihood.var.item())
     return lambda f: mp.npdf(y, f, mp.sqrt(noise))
 
 
@@ -68,9 +71,9 @@ def one_unit(likelihood) -> DensityFilter:
 
 
 CASES = [
-    (KnownNoise(0.2), 0.9),
-    (GammaNoise(*START), -1.3),
-    (GammaNoise(*START), 6.0),
+    (Gaussian(var=0.2), 0.9),
+    (Gaussian(precision=Gamma(*START)), -1.3),
+    (Gaussian(precision=Gamma(*START)), 6.0),
     (Probit(), 1),
     (Probit(), 0),
 ]
@@ -91,8 +94,9 @@ def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likeliho
     net = one_unit(likelihood)
     layers = [unflatten(part, net.sizes) for part in net.weights]
     trace = propagate(*layers, torch.full((1, 1, 1), X, dtype=torch.float64))
-    target = likelihood.targets(torch.tensor([[float(y)]], dtype=torch.float64), 1)[:, 0]
-    found = likelihood(*(part[:, 0] for part in trace.outputs[-1]), target, net.noise, None)
+    model = output_model(likelihood, 1)
+    target = model.targets(torch.tensor([[float(y)]], dtype=torch.float64), 1)[:, 0]
+    found = model(*(part[:, 0] for part in trace.outputs[-1]), target, net.noise, None)
     assert found.log_z.item() == pytest.approx(float(truth), rel=1e-10, abs=1e-10)
     step = pbp_step(*layers, trace, found.by_mean[:, None], found.by_var[:, None])
     moves = [torch.cat([part.flatten() for part in parts]) for parts in step]
@@ -117,7 +121,7 @@ def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likeliho
 
 
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])
-@pytest.mark.parametrize(("likelihood", "y"), [(KnownNoise(0.2), 1.9), (Probit(), 1), (Probit(), 0)])
+@pytest.mark.parametrize(("likelihood", "y"), [(Gaussian(var=0.2), 1.9), (Probit(), 1), (Probit(), 0)])
 def test_an_update_of_a_single_weight_matches_the_moments_of_its_posterior(rule, likelihood, y) -> None:
     """A linear output, where log Z is exact: then both rules are exact too."""
     m, v, bias = 0.6, 1.7, -0.4
@@ -285,7 +289,7 @@ def test_a_weight_that_the_data_tell_nothing_of_is_skipped_and_counted() -> None
 @pytest.mark.parametrize("far", [-60.0, -11.0, -9.0, 9.0, 60.0])
 def test_probit_is_right_far_out(far) -> None:
     mean, var = torch.tensor([[far]]).double(), torch.tensor([[0.5]]).double()
-    found = Probit()(mean, var, torch.ones(1, 1), torch.ones(1, 2), None)
+    found = ProbitLabels()(mean, var, torch.ones(1, 1), torch.ones(1, 2), None)
     with mp.workdps(40):
         point = mp.mpf(far), mp.mpf(0.5)
 
@@ -304,3 +308,46 @@ def test_probit_is_right_far_out(far) -> None:
 def test_a_gamma_law_without_an_expected_variance_is_refused(arguments) -> None:
     with pytest.raises(InputError, match="shape above 1"):
         GammaNoise(*arguments)
+
+
+@pytest.mark.parametrize("y", [0, 1])
+def test_log_z_is_that_of_the_shared_likelihoods_and_its_derivatives_are_autograds(y) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean = 3 * torch.randn(50, 1, generator=generator, dtype=torch.float64)
+    var = 2 * torch.rand(50, 1, generator=generator, dtype=torch.float64)
+    for likelihood in (Gaussian(var=0.4), Gaussian(precision=Gamma(5.0, 2.0)), Probit()):
+        model = output_model(likelihood, 1)
+        noise = torch.tensor([model.start], dtype=torch.float64).expand(50, 2)
+        target = torch.full((50, 1), float(y), dtype=torch.float64)
+        found = model(mean, var, model.targets(target[None, ..., 0], 1)[0], noise, None)
+        m, v = mean.clone().requires_grad_(), var.clone().requires_grad_()
+        log_z = likelihood.log_z(Moments(m, v), target)
+        torch.testing.assert_close(found.log_z, log_z, rtol=1e-12, atol=1e-14)
+        by_mean, by_var = torch.autograd.grad(log_z.sum(), (m, v), create_graph=True)
+        torch.testing.assert_close(found.by_mean, by_mean, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.by_var, by_var, rtol=1e-10, atol=1e-12)
+        (curvature,) = torch.autograd.grad(by_mean.sum(), m)
+        torch.testing.assert_close(found.curvature, curvature, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        Bernoulli(),
+        Categorical("mean_predictor"),
+        Gaussian(var=1.0, learn=True),
+        Gaussian(precision=Gamma(6.0, 6.0, learn=True)),
+        Gaussian(var=torch.ones(2)),
+        Gaussian(precision=Gamma(1.0, 1.0)),
+    ],
+)
+def test_likelihoods_that_the_filter_has_no_evidence_for_are_refused(likelihood) -> None:
+    with pytest.raises(InputError, match=r"DensityFilter: expected|shape above 1"):
+        DensityFilter((2, 1), likelihood)
+
+
+def test_the_likelihood_says_how_classes_are_filtered() -> None:
+    assert output_model(Categorical("bound"), 7) == SoftmaxBound()
+    assert output_model(Categorical(), 7) == SampledSoftmax(7)
+    assert output_model(Gaussian(var=0.5), 7) == KnownNoise(0.5)
+    assert output_model(Gaussian(precision=Gamma(4.0, 3.0)), 7).start == pytest.approx((4.0, 3.0))

@@ -11,20 +11,15 @@ import torch
 
 from momentgen.errors import InputError
 from momentgen.generated import relu
-from momentgen.inference.adf import (
-    DensityFilter,
-    GammaNoise,
-    KnownNoise,
-    Probit,
-    SampledSoftmax,
-    SoftmaxBound,
-)
+from momentgen.inference.adf import DensityFilter
 from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Probit
 
 SIZES = (5, 8, 7, 3)
+NOISY = Gaussian(precision=Gamma(6.0, 6.0))
 LIKELIHOODS = [
-    (GammaNoise(), 1), (GammaNoise(), 3), (KnownNoise(0.3), 1), (Probit(), 1), (SampledSoftmax(7), 4),
-    (SoftmaxBound(), 4),
+    (NOISY, 1), (NOISY, 3), (Gaussian(var=0.3), 1), (Probit(), 1), (Categorical(), 4),
+    (Categorical("bound"), 4),
 ]  # fmt: skip
 
 
@@ -38,7 +33,7 @@ def weights(replicates: int, sizes: tuple[int, ...], seed: int = 0) -> tuple[tor
 def data(likelihood, outputs: int, replicates: int, n: int, dtype=torch.float64, seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(replicates, n, 5, generator=generator, dtype=dtype)
-    if likelihood.labels:
+    if not isinstance(likelihood, Gaussian):
         return x, torch.randint(0, max(outputs, 2), (replicates, n), generator=generator)
     return x, torch.randn(replicates, n, outputs, generator=generator, dtype=dtype)
 
@@ -130,7 +125,7 @@ def test_expectation_backpropagation_leaves_out_products_of_two_paths() -> None:
 def test_c_and_torch_are_one_filter(likelihood, outputs, rule, dtype) -> None:
     x, y = data(likelihood, outputs, 3, 25, dtype)
     compiled, plain = (
-        DensityFilter((5, 8, 7, outputs), likelihood, rule=rule, replicates=3, dtype=dtype) for _ in range(2)
+        DensityFilter((5, 8, 7, outputs), likelihood, rule=rule, samples=7, replicates=3, dtype=dtype) for _ in range(2)
     )
     without_compiler(plain)
     tolerance = {"rtol": 1e-11, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
@@ -144,7 +139,8 @@ def test_c_and_torch_are_one_filter(likelihood, outputs, rule, dtype) -> None:
 @pytest.mark.parametrize(("likelihood", "outputs"), LIKELIHOODS)
 def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native) -> None:
     x, y = data(likelihood, outputs, 3, 10)
-    draws = torch.randn(3, 10, likelihood.samples, outputs, dtype=torch.float64) if likelihood.samples else None
+    sampled = isinstance(likelihood, Categorical) and likelihood.expectation != "bound"
+    draws = torch.randn(3, 10, 100, outputs, dtype=torch.float64) if sampled else None
     batch = DensityFilter((5, 6, outputs), likelihood, replicates=3)
     singles = [DensityFilter((5, 6, outputs), likelihood) for _ in range(3)]
     for place, single in enumerate(singles):
@@ -163,8 +159,8 @@ def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native
 
 @pytest.mark.parametrize("native", [True, False])
 def test_replicates_may_share_their_data(native) -> None:
-    x, y = data(GammaNoise(), 1, 1, 10)
-    shared, own = (DensityFilter((5, 6, 1), GammaNoise(), replicates=3) for _ in range(2))
+    x, y = data(NOISY, 1, 1, 10)
+    shared, own = (DensityFilter((5, 6, 1), NOISY, replicates=3) for _ in range(2))
     if not native:
         without_compiler(shared)
     shared.update(x, y)
@@ -173,8 +169,8 @@ def test_replicates_may_share_their_data(native) -> None:
 
 
 def test_going_on_is_as_if_it_had_not_stopped() -> None:
-    x, y = data(GammaNoise(), 1, 2, 20)
-    once, twice = (DensityFilter((5, 6, 1), GammaNoise(), replicates=2, seed=4) for _ in range(2))
+    x, y = data(NOISY, 1, 2, 20)
+    once, twice = (DensityFilter((5, 6, 1), NOISY, replicates=2, seed=4) for _ in range(2))
     together = once.fit(x, y, 2)
     parts = twice.fit(x, y, 1)
     twice = pickle.loads(pickle.dumps(twice))
@@ -187,7 +183,7 @@ def test_going_on_is_as_if_it_had_not_stopped() -> None:
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])
 def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule, native) -> None:
     """The bound's curvature is not that of an exact log Z: a wide weight would lose more than its variance."""
-    net = DensityFilter((1, 2), SoftmaxBound(), rule=rule)
+    net = DensityFilter((1, 2), Categorical("bound"), rule=rule)
     net.weights.mean.zero_()
     net.weights.var.copy_(torch.tensor([[50.0, 0.5, 0.5, 0.5]]))
     if not native:
@@ -206,8 +202,8 @@ def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule,
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype, native) -> None:
-    x, y = data(GammaNoise(), 1, 2, 30, dtype)
-    net = DensityFilter((5, 8, 8, 1), GammaNoise(), rule=rule, replicates=2, dtype=dtype)
+    x, y = data(NOISY, 1, 2, 30, dtype)
+    net = DensityFilter((5, 8, 8, 1), NOISY, rule=rule, replicates=2, dtype=dtype)
     if not native:
         without_compiler(net)
     log_z = net.fit(x, scale * y, 2)
@@ -220,8 +216,8 @@ def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype, nat
 
 @pytest.mark.parametrize("native", [True, False])
 def test_outputs_beyond_the_range_of_the_dtype_are_refused(native) -> None:
-    x, y = data(GammaNoise(), 1, 1, 30, torch.float32)
-    net = DensityFilter((5, 8, 8, 1), GammaNoise(), rule="ebp", dtype=torch.float32)
+    x, y = data(NOISY, 1, 1, 30, torch.float32)
+    net = DensityFilter((5, 8, 8, 1), NOISY, rule="ebp", dtype=torch.float32)
     if not native:
         without_compiler(net)
     with pytest.raises(InputError, match=r"left the range of torch.float32"):
@@ -241,10 +237,10 @@ def test_outputs_beyond_the_range_of_the_dtype_are_refused(native) -> None:
 )
 def test_data_that_do_not_fit_are_refused(x, y, said) -> None:
     with pytest.raises(InputError, match=said):
-        DensityFilter((5, 4, 1), GammaNoise(), replicates=2).update(x, y)
+        DensityFilter((5, 4, 1), NOISY, replicates=2).update(x, y)
 
 
-@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 1), (SampledSoftmax(2), 3), (SoftmaxBound(), 3)])
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 1), (Categorical(), 3), (Categorical("bound"), 3)])
 @pytest.mark.parametrize("label", [-1, 3, 0.5])
 def test_labels_out_of_range_are_refused(likelihood, outputs, label) -> None:
     net = DensityFilter((5, 4, outputs), likelihood)
@@ -252,7 +248,7 @@ def test_labels_out_of_range_are_refused(likelihood, outputs, label) -> None:
         net.update(torch.zeros(1, 1, 5), torch.tensor([[float(label)]]))
 
 
-@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 2), (SampledSoftmax(2), 1), (SoftmaxBound(), 1)])
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 2), (Categorical(), 1), (Categorical("bound"), 1)])
 def test_outputs_that_do_not_fit_the_likelihood_are_refused(likelihood, outputs) -> None:
     with pytest.raises(InputError, match="expected a network of"):
         DensityFilter((5, 4, outputs), likelihood).update(torch.zeros(1, 1, 5), torch.zeros(1, 1))
@@ -271,10 +267,10 @@ def test_outputs_that_do_not_fit_the_likelihood_are_refused(likelihood, outputs)
 )
 def test_settings_that_mean_nothing_are_refused(arguments, options, said) -> None:
     with pytest.raises(InputError, match=said):
-        DensityFilter(arguments, GammaNoise(), **options)
+        DensityFilter(arguments, NOISY, **options)
 
 
 def test_draws_of_another_shape_are_refused() -> None:
-    net = DensityFilter((5, 3), SampledSoftmax(2))
+    net = DensityFilter((5, 3), Categorical(), samples=2)
     with pytest.raises(InputError, match="draws of shape"):
         net.update(torch.zeros(1, 1, 5), torch.zeros(1, 1), torch.zeros(1, 1, 1, 3))

@@ -7,7 +7,6 @@
 * :mod:`~momentgen.inference.adf.native`: the same filter in C (``filter.c``), which serves the CPU.
 """
 
-from momentgen.inference.adf.evidence import GammaNoise, KnownNoise, Probit, SampledSoftmax, SoftmaxBound
 from momentgen.inference.adf.filter import DensityFilter
 
-__all__ = ["DensityFilter", "GammaNoise", "KnownNoise", "Probit", "SampledSoftmax", "SoftmaxBound"]
+__all__ = ["DensityFilter"]

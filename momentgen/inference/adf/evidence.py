@@ -4,9 +4,12 @@ For an output f ~ N(m, v), elementwise independent, and a likelihood p(y | f), Z
 weights by the derivatives of log Z in m and v (probabilistic backpropagation), or by the first and second derivative
 in m (expectation backpropagation).  Where Z is exact, d²log Z/dm² = 2 dlog Z/dv − (dlog Z/dm)².
 
-``momentgen/inference/adf/filter.c`` has the same formulas for the CPU.  Sources: Hernández-Lobato & Adams 2015,
-Probabilistic Backpropagation, sections 2 and 3 (regression); Ghosh, Delle Fave & Yedidia 2016, Assumed Density
-Filtering Methods for Learning Bayesian Neural Networks (classes).
+The likelihoods are those of :mod:`momentgen.inference.likelihood`, whose ``log_z`` is this one where it is exact.
+Here are its derivatives without autograd, and what only filtering has: Z of classes by sampling, its bound, and the
+update of the noise.  ``momentgen/inference/adf/filter.c`` has the same formulas for the CPU.
+
+Sources: Hernández-Lobato & Adams 2015, Probabilistic Backpropagation, sections 2 and 3 (regression); Ghosh, Delle Fave
+& Yedidia 2016, Assumed Density Filtering Methods for Learning Bayesian Neural Networks (classes).
 """
 
 from __future__ import annotations
@@ -16,12 +19,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from momentgen.errors import InputError
 from momentgen.inference.adf.gamma import match_gamma
+from momentgen.inference.likelihood import Categorical, Gaussian, Likelihood, Probit
 
-__all__ = ["Evidence", "GammaNoise", "KnownNoise", "Likelihood", "Probit", "SampledSoftmax", "SoftmaxBound"]
+__all__ = [
+    "Evidence",
+    "GammaNoise",
+    "KnownNoise",
+    "OutputModel",
+    "ProbitLabels",
+    "SampledSoftmax",
+    "SoftmaxBound",
+    "output_model",
+]
 
 
 class Evidence(NamedTuple):
@@ -37,11 +50,11 @@ class Evidence(NamedTuple):
     skipped: Tensor | int = 0
 
 
-class Likelihood:
-    """How targets follow from the network's outputs.
+class OutputModel:
+    """A likelihood as the filter needs it: log Z of one datum a replicate, with derivatives by hand.
 
     Attributes:
-        code: number of the likelihood in ``filter.c``.
+        code: number of the model in ``filter.c``.
         samples: normal numbers an output that a datum takes.
         labels: whether a target is one number whatever the number of outputs.
         start: shape and rate of the noise precision's gamma law before any data.
@@ -70,7 +83,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True)
-class GammaNoise(Likelihood):
+class GammaNoise(OutputModel):
     """Real targets y ~ N(f, 1/γ), the noise precision γ with a gamma law that the filter updates too.
 
     Args:
@@ -112,7 +125,7 @@ class GammaNoise(Likelihood):
 
 
 @dataclass(frozen=True)
-class KnownNoise(Likelihood):
+class KnownNoise(OutputModel):
     """Real targets y ~ N(f, var), of known noise.
 
     Args:
@@ -142,8 +155,8 @@ def _gaussian(mean: Tensor, var: Tensor, y: Tensor, noise: Tensor) -> Evidence:
 
 
 @dataclass(frozen=True)
-class Probit(Likelihood):
-    """Labels −1 and 1, or 0 and 1, with p(1) = Φ(f)."""
+class ProbitLabels(OutputModel):
+    """Labels 0 and 1 with p(1) = Φ(f)."""
 
     code = 2
 
@@ -165,7 +178,7 @@ class Probit(Likelihood):
 
 
 @dataclass(frozen=True)
-class SampledSoftmax(Likelihood):
+class SampledSoftmax(OutputModel):
     """Labels 0, 1, ..., one output each, p(k) = softmax_k(f), and Z by sampling the outputs.
 
     Z ≈ mean over samples f of p(y | f); dZ/dm = E p'(y | f) and, by Price's theorem, dZ/dv = ½ E p''(y | f), over the
@@ -200,7 +213,7 @@ class SampledSoftmax(Likelihood):
 
 
 @dataclass(frozen=True)
-class SoftmaxBound(Likelihood):
+class SoftmaxBound(OutputModel):
     """Labels 0, 1, ..., one output each, with the bound log Z ≥ m_y − log Σ_k exp(m_k + v_k/2)."""
 
     code = 4
@@ -215,6 +228,33 @@ class SoftmaxBound(Likelihood):
         log_z = mean.gather(1, y.long())[:, 0] - exponents.logsumexp(1)
         by_mean = _one_hot(y, mean) - probabilities
         return Evidence(log_z, by_mean, -0.5 * probabilities, -probabilities * (1 - probabilities), noise)
+
+
+def output_model(likelihood: Likelihood, samples: int) -> OutputModel:
+    """What the filter computes with, for a likelihood.
+
+    Args:
+        likelihood: ``Gaussian`` with one Gamma precision or one known variance, ``Probit``, or ``Categorical``, by
+            ``samples`` of the outputs or, where its ``expectation`` is ``bound``, by the log bound.
+        samples: draws of the outputs a datum.
+
+    Raises:
+        InputError: for other likelihoods, and for a noise that is learnt by gradients or differs between outputs.
+    """
+    if isinstance(likelihood, Gaussian):
+        gamma = likelihood.precision
+        noise = [likelihood.var] if gamma is None else [gamma.shape, gamma.rate]
+        if any(isinstance(p, nn.Parameter) for p in likelihood.parameters()) or any(t.numel() != 1 for t in noise):
+            raise InputError("DensityFilter: expected one noise for all outputs, not learnt by gradients")
+        return KnownNoise(noise[0].item()) if gamma is None else GammaNoise(*(part.item() for part in noise))
+    if isinstance(likelihood, Probit):
+        return ProbitLabels()
+    if isinstance(likelihood, Categorical) and likelihood.expectation != "mean_predictor":
+        return SoftmaxBound() if likelihood.expectation == "bound" else SampledSoftmax(samples)
+    raise InputError(
+        "DensityFilter: expected a Gaussian, Probit or Categorical likelihood (not by the mean predictor), got "
+        f"{likelihood!r}"
+    )
 
 
 def _one_hot(y: Tensor, like: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ from rich.progress import Progress
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.adf.evidence import Likelihood
+from momentgen.inference.adf.evidence import output_model
 from momentgen.inference.adf.gamma import PriorFactors
 from momentgen.inference.adf.native import Native, native
 from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Likelihood
 from momentgen.runtime import Moments
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
@@ -38,8 +39,12 @@ class DensityFilter:
 
     Args:
         sizes: widths of the layers, features first and outputs last.
-        likelihood: how targets follow from outputs; of ``momentgen.inference.adf``.
+        likelihood: how targets follow from outputs, of :mod:`momentgen.inference.likelihood`.  ``Gaussian`` with a
+            ``Gamma`` precision, which is where the noise begins, or with a known variance; ``Probit`` of one output,
+            for labels 0 and 1; ``Categorical``, for labels 0, 1, ..., with Z by samples or, ``Categorical("bound")``,
+            by the log bound.
         rule: ``pbp``, probabilistic, or ``ebp``, expectation backpropagation.
+        samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
         seed: of the first means, the order of the data and the samples.
@@ -54,12 +59,12 @@ class DensityFilter:
             number infinite: of weights, of the noise, of prior factors; ``(replicates, 3)``.
 
     Raises:
-        InputError: for sizes, a rule, a prior or a dtype other than these.
+        InputError: for sizes, a likelihood, a rule, a prior or a dtype other than these.
 
     >>> import torch
-    >>> from momentgen.inference.adf import GammaNoise
+    >>> from momentgen.inference.likelihood import Gamma, Gaussian
     >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(1, 50, 1)
-    >>> net = DensityFilter((1, 20, 1), GammaNoise(), seed=0)
+    >>> net = DensityFilter((1, 20, 1), Gaussian(precision=Gamma(6.0, 6.0)), seed=0)
     >>> log_z = net.fit(x, 2 * x, passes=20)
     >>> net.output(x[:, -1:]).mean.round().item()
     2.0
@@ -71,6 +76,7 @@ class DensityFilter:
         likelihood: Likelihood,
         *,
         rule: Rule = "pbp",
+        samples: int = 100,
         replicates: int = 1,
         prior: tuple[float, float] = (6.0, 6.0),
         seed: int = 0,
@@ -91,6 +97,7 @@ class DensityFilter:
         if not (1 < shape < math.inf and 0 < rate < math.inf):
             raise InputError(f"DensityFilter: expected a prior with shape above 1 and rate above 0, got {prior}")
         self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
+        self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(
             replicates, count_weights(self.sizes), generator=self.generator, dtype=torch.float64
@@ -100,7 +107,7 @@ class DensityFilter:
         mean = drawn.to(dtype=dtype, device=self.device)
         self.weights = Moments(mean, torch.full_like(mean, rate / (shape - 1)))
         self.prior = PriorFactors(shape, rate, self.weights.var)
-        first = torch.tensor(likelihood.start, dtype=torch.float64, device=self.device)
+        first = torch.tensor(self._model.start, dtype=torch.float64, device=self.device)
         self.noise = first.repeat(replicates, 1)
         self.skipped = torch.zeros(replicates, 3, dtype=torch.int64, device=self.device)
 
@@ -145,7 +152,7 @@ class DensityFilter:
         """
         x, y = self._checked(x, y)
         n = y.shape[1]
-        per_datum = self.replicates * (self.sizes[0] + self.likelihood.samples * self.sizes[-1])
+        per_datum = self.replicates * (self.sizes[0] + self._model.samples * self.sizes[-1])
         products = self.weights.mean.numel()
         step = max(1, min(_VALUES // per_datum, _PRODUCTS // products))
         rows = torch.arange(self.replicates, device=self.device)[:, None]
@@ -203,7 +210,7 @@ class DensityFilter:
         y = y.to(self.weights.mean)
         if not bool(y.isfinite().all()):
             raise InputError("DensityFilter: expected finite targets")
-        y = self.likelihood.targets(y, self.sizes[-1])
+        y = self._model.targets(y, self.sizes[-1])
         if y.shape[1] != x.shape[1] or y.shape[0] not in (1, self.replicates):
             raise InputError(
                 f"DensityFilter: expected {x.shape[1]} targets for {self.replicates} replicates, got {tuple(y.shape)}"
@@ -211,8 +218,8 @@ class DensityFilter:
         return x, y.expand(self.replicates, -1, -1)
 
     def _update(self, x: Tensor, y: Tensor, draws: Tensor | None) -> Tensor:
-        shape = (self.replicates, y.shape[1], self.likelihood.samples, self.sizes[-1])
-        if self.likelihood.samples and draws is None:
+        shape = (self.replicates, y.shape[1], self._model.samples, self.sizes[-1])
+        if self._model.samples and draws is None:
             draws = torch.randn(shape, generator=self.generator, dtype=x.dtype).to(self.device)
         if draws is not None and draws.shape != shape:
             raise InputError(f"DensityFilter: expected draws of shape {shape}, got {tuple(draws.shape)}")
@@ -226,7 +233,7 @@ class DensityFilter:
         self.weights = Moments(*(part.contiguous() for part in self.weights))
         self.noise = self.noise.contiguous()
         draws = None if draws is None else draws.contiguous()
-        settings = _RULES.index(self.rule), self.likelihood.code, self.likelihood.samples
+        settings = _RULES.index(self.rule), self._model.code, self._model.samples
         mean, var = self.weights
         kernel(self.sizes, *settings, mean, var, self.noise, x.contiguous(), y.contiguous(), draws, log_z, skipped)
         self.skipped[:, :2] += skipped
@@ -254,7 +261,7 @@ class DensityFilter:
         means, variances = (unflatten(part, self.sizes) for part in self.weights)
         trace = propagate(means, variances, x)
         mean, var = trace.outputs[-1]
-        found = self.likelihood(mean[:, 0], var[:, 0], y, self.noise, draws)
+        found = self._model(mean[:, 0], var[:, 0], y, self.noise, draws)
         by_mean = found.by_mean.to(mean)[:, None]
         if self.rule == "pbp":
             step = pbp_step(means, variances, trace, by_mean, found.by_var.to(mean)[:, None])

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.adf import DensityFilter, GammaNoise, Probit, SampledSoftmax, SoftmaxBound
+from momentgen.inference.adf import DensityFilter
 from momentgen.inference.estimators.base import BayesianClassifier, BayesianRegressor
+from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.runtime import Moments
 
 __all__ = ["EBPClassifier", "EBPRegressor", "PBPClassifier", "PBPRegressor"]
@@ -40,7 +41,7 @@ class _Filtering:
             raise InputError(f"{type(self).__name__}: expected a dtype of {', '.join(_DTYPES)}, got {self.dtype!r}")
         return torch.as_tensor(np.ascontiguousarray(array), dtype=_DTYPES[self.dtype])
 
-    def _begin(self, features: int, outputs: int, likelihood: Any, seed: int) -> None:
+    def _begin(self, features: int, outputs: int, likelihood: Likelihood, seed: int, samples: int = 1) -> None:
         if self.passes < 1 or self.members < 1:
             raise InputError(
                 f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
@@ -49,6 +50,7 @@ class _Filtering:
             (features, *self.hidden, outputs),
             likelihood,
             rule=self._rule,
+            samples=samples,
             replicates=self.members,
             prior=self.prior,
             seed=seed,
@@ -84,14 +86,9 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         self.noise, self.prior, self.dtype, self.device, self.progress = noise, prior, dtype, device, progress
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def _start(self, x: Tensor, y: Tensor) -> None:
         outputs = y.shape[1] if y.dim() == 2 else 1
-        self._begin(x.shape[1], outputs, GammaNoise(*self.noise), self._seed())
+        self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         super()._train(x, y.reshape(len(y), -1), passes)
@@ -138,8 +135,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         if name == "probit" or (name == "auto" and classes == 2):
             self._begin(x.shape[1], 1, Probit(), seed)
             return
-        softmax = SoftmaxBound() if name == "bound" else SampledSoftmax(self.samples)
-        self._begin(x.shape[1], classes, softmax, seed)
+        self._begin(x.shape[1], classes, Categorical("bound" if name == "bound" else "quadrature"), seed, self.samples)
         # The same draws for every row: a row's posterior does not depend on the rows beside it.
         generator = torch.Generator().manual_seed(seed)
         self._draws = torch.randn(self.samples, classes, generator=generator, dtype=torch.float64)
@@ -147,7 +143,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
     def _class_posterior(self, x: Tensor) -> Tensor:
         mean, var = (part.double().cpu() for part in self.filter_.output(x[None]))
         if isinstance(self.filter_.likelihood, Probit):
-            positive = torch.special.ndtr(mean / (1 + var).sqrt()).mean(0)
+            positive = self.filter_.likelihood.predictive(Moments(mean, var)).mean(0)
             return torch.cat([1 - positive, positive], 1)
         rows = max(1, _VALUES // (mean.shape[0] * self._draws.numel()))
         parts = []
