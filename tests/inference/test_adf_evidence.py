@@ -253,7 +253,7 @@ def test_the_variance_of_the_sampled_log_likelihood_falls_as_the_samples_grow() 
 def test_refining_the_prior_under_a_known_precision_gives_that_prior() -> None:
     """With λ known the factor is N(0, 1/λ), whatever the posterior; posterior = cavity times factor."""
     shape, precision = 1e9, 2.5
-    factors = PriorFactors(shape, shape / precision, torch.full((2, 3), 1.0))
+    factors = PriorFactors(shape, shape / precision, torch.zeros(2, 3), torch.full((2, 3), 1.0))
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(2, 3, generator=generator).double()
     var = torch.full((2, 3), 0.2, dtype=torch.float64)
@@ -267,7 +267,7 @@ def test_refining_the_prior_under_a_known_precision_gives_that_prior() -> None:
 
 def test_the_prior_learns_the_spread_of_the_weights() -> None:
     drawn = 0.3 * torch.randn(1, 4000, generator=torch.Generator().manual_seed(0)).double()
-    factors = PriorFactors(6.0, 6.0, torch.ones_like(drawn))
+    factors = PriorFactors(6.0, 6.0, torch.zeros_like(drawn), torch.ones_like(drawn))
     mean, var = drawn, torch.full_like(drawn, 1e-6)
     for _ in range(10):
         mean, var, _ = factors.refine(mean, var)
@@ -277,8 +277,23 @@ def test_the_prior_learns_the_spread_of_the_weights() -> None:
     assert rate == pytest.approx(6 + (drawn**2).sum().item() / 2, rel=0.01)
 
 
+def test_many_factors_at_once_leave_a_gamma_law() -> None:
+    """Weights far outside of a prior that is taken as known narrow: all together ask for less than no shape."""
+    generator = torch.Generator().manual_seed(0)
+    mean = 30 * torch.randn(1, 5000, generator=generator, dtype=torch.float64)
+    var = torch.full_like(mean, 0.99)
+    factors = PriorFactors(6.0, 6.0, torch.zeros_like(mean), torch.ones_like(mean))
+    for _ in range(5):
+        mean, var, _ = factors.refine(mean, var)
+        assert factors.law[0, 0] > 1
+        assert factors.law[0, 1] > 0
+        torch.testing.assert_close(
+            factors.law[0], torch.stack([6 + factors.shape.sum(), 6 + factors.rate.sum()]), rtol=1e-9, atol=1e-9
+        )
+
+
 def test_a_weight_that_the_data_tell_nothing_of_is_skipped_and_counted() -> None:
-    factors = PriorFactors(6.0, 6.0, torch.ones(1, 2))
+    factors = PriorFactors(6.0, 6.0, torch.zeros(1, 2), torch.ones(1, 2))
     mean, var = torch.tensor([[0.1, 0.3]]).double(), torch.tensor([[1.0, 0.5]]).double()
     new_mean, new_var, skipped = factors.refine(mean, var)
     assert skipped.tolist() == [1]

@@ -263,6 +263,7 @@ def test_outputs_that_do_not_fit_the_likelihood_are_refused(likelihood, outputs)
         ((5, 1), {"rule": "adf"}, "a rule of pbp, ebp"),
         ((5, 1), {"dtype": torch.float16}, "float32 or float64"),
         ((5, 1), {"prior": (1.0, 1.0)}, "shape above 1"),
+        ((5, 1), {"spread": -1.0}, "a spread of at least 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(arguments, options, said) -> None:
@@ -274,3 +275,11 @@ def test_draws_of_another_shape_are_refused() -> None:
     net = DensityFilter((5, 3), Categorical(), samples=2)
     with pytest.raises(InputError, match="draws of shape"):
         net.update(torch.zeros(1, 1, 5), torch.zeros(1, 1), torch.zeros(1, 1, 1, 3))
+
+
+def test_first_means_have_the_spread_asked_for() -> None:
+    published = DensityFilter((99, 300, 1), NOISY)
+    wide = DensityFilter((99, 300, 1), NOISY, spread=2.0)
+    assert unflatten(published.weights.mean, (99, 300, 1))[0].std().item() == pytest.approx(0.1, rel=0.02)
+    assert wide.weights.mean.std().item() == pytest.approx(2.0, rel=0.02)
+    assert (wide.weights.var == 6 / 5).all()

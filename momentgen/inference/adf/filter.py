@@ -47,6 +47,8 @@ class DensityFilter:
         samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
+        spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) a layer:
+            a network of several hundred units hardly leaves that point, and wants 1, the prior's.
         seed: of the first means, the order of the data and the samples.
         dtype: float32 or float64, of weights and data; gamma laws are in float64.
         device: where the networks live.
@@ -59,7 +61,7 @@ class DensityFilter:
             number infinite: of weights, of the noise, of prior factors; ``(replicates, 3)``.
 
     Raises:
-        InputError: for sizes, a likelihood, a rule, a prior or a dtype other than these.
+        InputError: for sizes, a likelihood, a rule, a prior, a spread or a dtype other than these.
 
     >>> import torch
     >>> from momentgen.inference.likelihood import Gamma, Gaussian
@@ -79,6 +81,7 @@ class DensityFilter:
         samples: int = 100,
         replicates: int = 1,
         prior: tuple[float, float] = (6.0, 6.0),
+        spread: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -96,6 +99,8 @@ class DensityFilter:
         shape, rate = prior
         if not (1 < shape < math.inf and 0 < rate < math.inf):
             raise InputError(f"DensityFilter: expected a prior with shape above 1 and rate above 0, got {prior}")
+        if spread is not None and not 0 <= spread < math.inf:
+            raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
         self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
         self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
@@ -103,10 +108,11 @@ class DensityFilter:
             replicates, count_weights(self.sizes), generator=self.generator, dtype=torch.float64
         )  # on the CPU, so that a seed means the same on every device
         for part in unflatten(drawn, self.sizes):
-            part /= math.sqrt(part.shape[1])
+            part *= 1 / math.sqrt(part.shape[1]) if spread is None else spread
         mean = drawn.to(dtype=dtype, device=self.device)
         self.weights = Moments(mean, torch.full_like(mean, rate / (shape - 1)))
-        self.prior = PriorFactors(shape, rate, self.weights.var)
+        # Factors begin where the weights do: what is left without them is what the data say.  As published, at 0.
+        self.prior = PriorFactors(shape, rate, mean if spread is not None else torch.zeros_like(mean), self.weights.var)
         first = torch.tensor(self._model.start, dtype=torch.float64, device=self.device)
         self.noise = first.repeat(replicates, 1)
         self.skipped = torch.zeros(replicates, 3, dtype=torch.int64, device=self.device)

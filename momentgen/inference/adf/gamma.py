@@ -38,14 +38,15 @@ class PriorFactors:
 
     Args:
         shape: of the gamma law of the precision λ before any data, above 1.
-        rate: of the same; the factors begin as N(0, rate / (shape − 1)), up to rounding of the weights' own dtype.
-        var: *variances* of the factors at first, ``(replicates, weights)``.
+        rate: of the same.
+        mean: means of the factors at first, ``(replicates, weights)``.
+        var: their *variances*.
     """
 
-    def __init__(self, shape: float, rate: float, var: Tensor) -> None:
-        var = var.double()
+    def __init__(self, shape: float, rate: float, mean: Tensor, var: Tensor) -> None:
+        mean, var = mean.double(), var.double()
         self.law = torch.tensor([shape, rate], dtype=torch.float64, device=var.device).repeat(len(var), 1)
-        self.precision, self.scaled_mean = 1 / var, torch.zeros_like(var)
+        self.precision, self.scaled_mean = 1 / var, mean / var
         self.shape, self.rate = torch.zeros_like(var), torch.zeros_like(var)
 
     def refine(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,12 +79,13 @@ class PriorFactors:
         new_var = cavity_var - cavity_var.square() / total
         law, matched = match_gamma(torch.stack(torch.broadcast_tensors(a, b), -1), *log_zs)
         good = proper & matched & (new_var > 0) & new_mean.isfinite()
-        # What each factor alone would add to the gamma law.
+        # What each factor alone would add to the gamma law; where all together would take more than half of its shape
+        # above 1, or of its rate, they take a part of the way.
         added = torch.where(good[..., None], law - self.law[:, None], 0.0)
-        law = self.law + added.sum(1)
-        usable = (law[:, 0] > 1) & (law[:, 1] > 0)
-        self.law = torch.where(usable[:, None], law, self.law)
-        added *= usable[:, None, None]
+        total, room = added.sum(1), self.law - torch.tensor([1.0, 0.0]).to(self.law)
+        part = torch.where(total < 0, -0.5 * room / total, 1.0).amin(1).clamp(max=1)
+        added *= part[:, None, None]
+        self.law = self.law + added.sum(1)
         self.shape, self.rate = self.shape + added[..., 0], self.rate + added[..., 1]
         found_mean, found_var = (
             torch.where(good, new, old).to(mean.dtype) for new, old in ((new_mean, m), (new_var, v))

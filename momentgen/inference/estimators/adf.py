@@ -32,6 +32,7 @@ class _Filtering:
     passes: int
     members: int
     prior: tuple[float, float]
+    spread: float | None
     dtype: str
     device: str
     progress: bool
@@ -53,6 +54,7 @@ class _Filtering:
             samples=samples,
             replicates=self.members,
             prior=self.prior,
+            spread=self.spread,
             seed=seed,
             dtype=_DTYPES[self.dtype],
             device=self.device,
@@ -77,13 +79,15 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         members: int = 1,
         noise: tuple[float, float] = (6.0, 6.0),
         prior: tuple[float, float] = (6.0, 6.0),
+        spread: float | None = None,
         dtype: str = "float64",
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
     ) -> None:
         self.hidden, self.passes, self.members = hidden, passes, members
-        self.noise, self.prior, self.dtype, self.device, self.progress = noise, prior, dtype, device, progress
+        self.noise, self.prior, self.spread = noise, prior, spread
+        self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
 
     def _start(self, x: Tensor, y: Tensor) -> None:
@@ -111,6 +115,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         samples: int = 100,
         members: int = 1,
         prior: tuple[float, float] = (6.0, 6.0),
+        spread: float | None = 1.0,
         dtype: str = "float64",
         device: str = "cpu",
         progress: bool = False,
@@ -119,7 +124,8 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         self.hidden, self.passes, self.likelihood, self.samples, self.members = (
             hidden, passes, likelihood, samples, members,
         )  # fmt: skip
-        self.prior, self.dtype, self.device, self.progress = prior, dtype, device, progress
+        self.prior, self.spread = prior, spread
+        self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
 
     def _start(self, x: Tensor, y: Tensor) -> None:
@@ -163,6 +169,7 @@ class PBPRegressor(_FilterRegressor):
             1.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
@@ -214,6 +221,7 @@ class PBPClassifier(_FilterClassifier):
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
