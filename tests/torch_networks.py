@@ -150,5 +150,6 @@ def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y
         (-bound).backward()
         if rank == 0:
             torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
+        torch.distributed.barrier()  # a rank that leaves while another still talks to it leaves that one waiting
     finally:
         torch.distributed.destroy_process_group()
