@@ -315,8 +315,23 @@ class Bernoulli(_Binary):
         return log_mean_sigmoid(signed, var)
 
 
+# An operator of its own, which compiled code calls: torch's generator of such points cannot be traced.
+@torch.library.custom_op(
+    "momentgen::unit_points",
+    mutates_args=(),
+    schema="(int dimensions, int count, ScalarType dtype, Device device) -> Tensor",
+)
+def _unit_points(dimensions: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _made_points(dimensions, count).to(device, dtype, copy=True)
+
+
+@_unit_points.register_fake
+def _(dimensions: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(count, dimensions, dtype=dtype, device=device)
+
+
 @functools.lru_cache(maxsize=8)
-def _unit_points(dimensions: int, count: int) -> Tensor:
+def _made_points(dimensions: int, count: int) -> Tensor:
     """Fixed normal points, shape ``(count, dimensions)``, of variance 1 and, where they are many, uncorrelated."""
     points = normal_points(dimensions, count)
     if count < 8 * dimensions:
@@ -379,17 +394,20 @@ class Categorical(Likelihood):
             return self._of_class(torch.log_softmax(mean, -1), y) - var.sum(-1) / 2
         return self._of_class(torch.log_softmax(self._drawn(moments), -1).mean(-2), y)
 
+    def _points(self, dimensions: int, like: Tensor) -> Tensor:
+        return _unit_points(dimensions, self.points, like.dtype, like.device)
+
     def _drawn(self, moments: Moments) -> Tensor:
         """Outputs at the fixed points, shape ``(..., points, k)``."""
         mean, var = moments
         if isinstance(moments, JointMoments):
             if mean.dim() != 2:
                 raise InputError(f"Categorical: expected JointMoments of shape (batch, k), got {tuple(mean.shape)}")
-            return mean[:, None] + _unit_points(moments.factor.shape[1], self.points).to(mean) @ moments.factor
+            return mean[:, None] + self._points(moments.factor.shape[1], mean) @ moments.factor
         # Points come in pairs x, -x, so that this much variance gives the derivative at variance 0 too, to half of the
         # digits; it changes values by less than the dtype's resolution.
         std = (var + torch.finfo(var.dtype).eps).sqrt()
-        return mean[..., None, :] + std[..., None, :] * _unit_points(mean.shape[-1], self.points).to(mean)
+        return mean[..., None, :] + std[..., None, :] * self._points(mean.shape[-1], mean)
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         return self._of_class(log_class_posterior(self._moments("log_z", output), -1, self.posterior), y)
