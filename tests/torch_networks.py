@@ -131,3 +131,24 @@ def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple
             torch.save([part.grad for part in plain.parameters()], f"{folder}/gradients.pt")
     finally:
         torch.distributed.destroy_process_group()
+
+
+def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y: Tensor) -> None:
+    """One of two processes: gradients of the lower bound over its half of the batch; the first one writes them."""
+    from momentgen.inference import Gaussian, MeanField, elbo, randomise
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        plain = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        plain.load_state_dict(state)
+        bayes = randomise(plain, MeanField())
+        network = torch.nn.parallel.DistributedDataParallel(bayes)
+        with momentgen.method("ap2"):
+            bound = elbo(network, Gaussian(var=0.1), x.chunk(2)[rank], y.chunk(2)[rank], size=len(x))
+        (-bound).backward()
+        if rank == 0:
+            torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
+    finally:
+        torch.distributed.destroy_process_group()

@@ -45,7 +45,7 @@ __all__ = [
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample", "covariance", "correlated"]
+Method = Literal["ap1", "ap2", "sample", "local", "covariance", "correlated"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 
@@ -91,7 +91,9 @@ class method:  # noqa: N801 - a context manager, named as it is used
     Args:
         name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
             ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``: every
-            stochasticity is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``covariance``: means and the covariance of
+            stochasticity is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, but where a
+            parameter is random the outputs of linear maps and convolutions are drawn, each by itself, and not the
+            weights (local reparameterisation, Kingma et al. 2015).  ``covariance``: means and the covariance of
             all values of a layer.  ``correlated``: means, variances, and what the values of a layer have in common, by
             a few directions and samples.
 
@@ -289,7 +291,9 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         if not has_elements(value):
             raise InputError(f"{_name(where)}: expected a tensor of one shape, got {kind(value)}")
         # In training even indices are lifted: what they pick may meet dropout before it meets any law.
-        if name != "sample" and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
+        if name not in ("sample", "local") and (
+            value.is_floating_point() or (training and value.dtype is not torch.bool)
+        ):
             return point(value, Diagonal if name == "ap2" else None)
         return value
     if type(value) in (tuple, list):
