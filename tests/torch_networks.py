@@ -123,7 +123,7 @@ def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple
     try:
         plain = mlp()
         plain.load_state_dict(state)
-        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain), find_unused_parameters=True)
+        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain, "ap2"), find_unused_parameters=True)
         half = Moments(*(part.chunk(2)[rank] for part in x))
         out = network(half)
         (out.mean.square().mean() + out.var.mean()).backward()
