@@ -2,7 +2,8 @@
 
 `polyagamma` is timed by its method `alternate`, which is right for all z, and by its default, which is not (far from it
 above z = 170); with one z for all draws, where it is fastest, and with a z for each, as a Gibbs sampler has them and as
-ours always takes them.  It knows no threads: on two, two Python threads make half of the draws each.
+ours always takes them.  It knows no threads: on two, two Python threads make half of the draws each.  Milliseconds are
+processor time on one thread, which does not count what other processes take, and wall-clock time on two, and on a GPU.
 
     python benchmarks/polya_gamma.py [--draws 1000000] [--rounds 15]
 """
@@ -10,6 +11,7 @@ ours always takes them.  It knows no threads: on two, two Python threads make ha
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -54,6 +56,18 @@ def contestants(z: float, n: int, threads: int, pool: ThreadPoolExecutor) -> dic
     }
 
 
+def on_gpu(z: float, n: int) -> dict[str, Callable[[], Any]]:
+    """The Triton kernel, with the wait for its end."""
+    tilts, own = torch.full((n,), z, dtype=torch.float64, device="cuda"), torch.Generator("cuda").manual_seed(0)
+    narrow = tilts.float()
+
+    def run(values: torch.Tensor) -> None:
+        polya_gamma(1, values, generator=own)
+        torch.cuda.synchronize()
+
+    return {"Triton": lambda: run(tilts), "Triton, float32": lambda: run(narrow)}
+
+
 def main() -> None:
     from _common import console, environment, interleaved_medians, save
     from rich.table import Table
@@ -64,16 +78,21 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: dict[str, dict[str, dict[str, float]]] = {}
     table = Table("threads", "z", "who", "ms", "over C")
+    groups = ["1 thread", "2 threads", *(["GPU"] if torch.cuda.is_available() else [])]
     with ThreadPoolExecutor(2) as pool:
-        for threads in (1, 2):
+        for group in groups:
+            threads = 1 if group == "1 thread" else 2
             torch.set_num_threads(threads)
             for z in Z:
                 runs = contestants(z, arguments.draws, threads, pool)
-                seconds = interleaved_medians(runs, rounds=arguments.rounds)
-                row = {name: round(value * 1e3, 2) for name, value in seconds.items()}
-                rows.setdefault(f"{threads} thread{'s' * (threads > 1)}", {})[f"z = {z:g}"] = row
+                if group == "GPU":
+                    runs = {OURS: runs[OURS], **on_gpu(z, arguments.draws)}
+                clock = time.process_time if threads == 1 else time.perf_counter
+                seconds = interleaved_medians(runs, rounds=arguments.rounds, clock=clock)
+                row = {name: round(value * 1e3, 3) for name, value in seconds.items()}
+                rows.setdefault(group, {})[f"z = {z:g}"] = row
                 for name, value in row.items():
-                    table.add_row(str(threads), f"{z:g}", name, f"{value:.1f}", f"{value / row[OURS]:.2f} ×")
+                    table.add_row(group, f"{z:g}", name, f"{value:.3g}", f"{value / row[OURS]:.2f} ×")
                 table.add_section()
     console.print(table)
     save("polya_gamma", {"environment": environment(), "draws": arguments.draws, "milliseconds": rows})

@@ -15,7 +15,8 @@ from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE as ENV
 
 __all__ = ["philox", "portable_draws"]
 
-_SLICE = 1 << 15
+#: smaller than torch's grain, so that few operations wait for other threads; indexing by masks would each time.
+_SLICE = (1 << 15) - 1
 _LOW = 0xFFFFFFFF
 
 
@@ -47,13 +48,13 @@ def portable_draws(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) ->
     for start in range(0, flat.numel(), step):
         here = slice(start, start + step)
         h = flat[here].to(torch.float64).abs() / 2
-        index = torch.arange(start, start + h.numel(), device=z.device)
+        places = torch.arange(h.numel(), device=z.device)
         many = None if counts is None else counts.reshape(-1)[here]
         total = torch.zeros_like(h)
         for draw in range(draws if many is None else int(many.max())):
             for pieces, chosen in ((_two_pieces, h < ENV.switch), (_one_piece, h >= ENV.switch)):
                 wanted = chosen if many is None else chosen & (many > draw)
-                _add_draws(pieces, total, wanted.nonzero().squeeze(1), h, index, draw, key)
+                _add_draws(pieces, total, places.masked_select(wanted), h, start, draw, key)
         out[here] = (total / 4).to(z.dtype)
     return out.reshape(z.shape)
 
@@ -66,14 +67,14 @@ def _add_draws(
     total: Tensor,
     todo: Tensor,
     h: Tensor,
-    index: Tensor,
+    start: int,
     draw: int,
     key: Tensor,
 ) -> None:
-    """Add a draw from J*(1, h) at the places ``todo``."""
+    """Add a draw from J*(1, h) at the places ``todo``, each there once; place 0 is element ``start``."""
     attempt = 0
     while todo.numel():
-        number = index[todo]
+        number = todo + start
 
         def bits(half: int, number: Tensor = number, attempt: int = attempt) -> tuple[Tensor, Tensor]:
             low, high = number & _LOW, number >> 32
@@ -81,15 +82,18 @@ def _add_draws(
             return _uniforms(philox(counter, key))
 
         x, accepted = propose(h[todo], bits)
-        total[todo[accepted]] += x[accepted]
-        todo = todo[~accepted]
+        total.index_add_(0, todo, torch.where(accepted, x, 0.0))
+        todo = todo.masked_select(~accepted)
         attempt += 1
 
 
 def _uniforms(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Two uniform numbers on {2^-52, 2 * 2^-52, ..., 1}."""
-    w0, w1, w2, w3 = words
-    return tuple(1 - ((high << 20) | (low >> 12)).to(torch.float64) * 2.0**-52 for low, high in ((w0, w1), (w2, w3)))  # type: ignore[return-value]
+
+    def uniform(low: Tensor, high: Tensor) -> Tensor:
+        return 1 - ((high << 20) | (low >> 12)).to(torch.float64) * 2.0**-52
+
+    return uniform(words[0], words[1]), uniform(words[2], words[3])
 
 
 def _bracket(r: Tensor) -> Tensor:
