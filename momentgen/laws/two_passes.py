@@ -49,8 +49,8 @@ from momentgen.runtime.inputs import autocast_in_force
 __all__ = ["FEW_OUTPUTS", "Effort", "effort", "propagate"]
 
 #: The default is ``adjoint`` up to so many random values that an example has at the output: one of a regression, or its
-#: mean and variance.  There it takes half the time of ``correlated`` (benchmarks/results/correlation.json, "few
-#: outputs"); from five outputs on they take the same, and ``correlated`` errs less at every noise that was measured.
+#: mean and variance.  There it takes about half the time of ``correlated`` (benchmarks/results/correlation.json, "few
+#: outputs"); from five outputs on they take the same, and from noise of 0.01 on ``correlated`` errs less.
 FEW_OUTPUTS: Final = 2
 
 
