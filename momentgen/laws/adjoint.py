@@ -29,7 +29,7 @@ from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.table import KINDS, Entry
 
-__all__ = ["Adjoint", "Sources", "adjoint", "gain_of", "recording"]
+__all__ = ["SOURCES", "Adjoint", "Sources", "adjoint", "gain_of", "recording", "shifted_law"]
 
 
 class Sources:
@@ -67,17 +67,18 @@ class Sources:
         return mean + self._shifts[start : self._taken].view(mean.shape)
 
 
-_sources: ContextVar[Sources] = ContextVar("momentgen_sources")
+#: the sources of the run that is under way in this thread and task
+SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
 
 
 @contextmanager
 def recording(sources: Sources) -> Iterator[None]:
     """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
-    token = _sources.set(sources)
+    token = SOURCES.set(sources)
     try:
         yield
     finally:
-        _sources.reset(token)
+        SOURCES.reset(token)
 
 
 @register_pytree
@@ -90,10 +91,11 @@ class Adjoint(Diagonal):
 
 def adjoint(mean: Tensor, var: Tensor) -> Adjoint:
     """A random input of that mean and *variance*."""
-    return _law(_sources.get().shifted(mean, var), var)
+    return shifted_law(SOURCES.get().shifted(mean, var), var)
 
 
-def _law(mean: Tensor, var: Tensor) -> Adjoint:
+def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
+    """A law of a mean that sources have shifted; its *variance* is a constant to every derivative."""
     law: Adjoint = new_law(Adjoint, mean, var.detach())
     law._noise = Adjoint
     return law
@@ -128,7 +130,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
 
 
 def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    sources = _sources.get()
+    sources = SOURCES.get()
     mean, var = law._parts()
     var = var.detach()
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
@@ -188,7 +190,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: _law(*parts))
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: shifted_law(*parts))
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
@@ -202,7 +204,7 @@ def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (m1, v1), (m2, v2) = a, b
     op = generated_op("maximum", "a maximum of random values")
-    sources = _sources.get()
+    sources = SOURCES.get()
     mean, var = op(m1, v1, m2, v2)
     if sources.residuals:
         share = op.mean_gradients(m1, v1, m2, v2)[0]

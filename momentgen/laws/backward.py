@@ -19,9 +19,9 @@ from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, Sources, adjoint, recording
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
-from momentgen.laws.examples import per_example
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 
@@ -163,7 +163,7 @@ def output_covariance(
     def wanted(out: Tensor) -> Tensor:
         return torch.eye(len(out), dtype=out.dtype, device=out.device)[_chosen(network, outputs, len(out))]
 
-    mean, covariance = per_example(network, one, (given, *args), kwargs)
+    mean, covariance = planned_per_example(network, one, (given, *args), kwargs)
     covariance = (covariance + covariance.mT) / 2
     return JointMoments.of(mean, covariance.diagonal(dim1=-2, dim2=-1), matrix_root(covariance)[0])
 

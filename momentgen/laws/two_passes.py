@@ -24,9 +24,9 @@ from momentgen.laws import correlated_rules as correlated_rules
 from momentgen.laws.backward import derivatives, is_real, leaves_of, lifted, normal_numbers
 from momentgen.laws.border import PROPAGATIONS, certain, entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
-from momentgen.laws.examples import per_example
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.runtime import JointMoments, Moments
 
@@ -79,7 +79,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
 
     if not any(isinstance(leaf, Moments) for leaf in leaves_of((args, kwargs))):
         args = tuple(certain(value) if is_real(value) else value for value in args)
-    return _from_parts(per_example(where, one, args, kwargs), plan)
+    return _from_parts(planned_per_example(where, one, args, kwargs), plan)
 
 
 # ----------------------------------------------------------------- first pass
