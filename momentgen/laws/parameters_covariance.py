@@ -25,9 +25,11 @@ from momentgen.laws.table import Entry
 __all__ = ["random_parameter"]
 
 
-def random_parameter(plan: Plan, mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law:
-    """A random parameter of the run that is under way."""
-    run = CURRENT.get()
+def random_parameter(plan: Plan, mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law | Tensor:
+    """A random parameter of the run that is under way; its mean where the network is run on certain values."""
+    run = CURRENT.get(None)
+    if run is None:
+        return mean
     return lifted(mean, var, neighbour, _Keeper(run), plan, plan.next(run))
 
 

@@ -6,11 +6,11 @@ in the second, on ``Correlated`` laws, it has tangents and deviations.  The two 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -20,12 +20,11 @@ from momentgen.laws.coefficients import noise_of_weight
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated, deflated, mixed, squared_length
 from momentgen.laws.covariance_graph import Narrower, memory_allowed
 from momentgen.laws.diagonal import pair
-from momentgen.laws.examples import per_example
+from momentgen.laws.examples import is_moments, leaves_of, per_example
 from momentgen.laws.law import Law, tensor_of
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.parameters import LIFT, Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
 from momentgen.laws.table import Entry
-from momentgen.runtime import Moments
 
 __all__ = ["planned_per_example"]
 
@@ -33,40 +32,38 @@ __all__ = ["planned_per_example"]
 _COPIES = 80
 
 
-def planned_per_example(where: object, one: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def planned_per_example(
+    where: object, forward: Callable[..., Any], one: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """:func:`~momentgen.laws.examples.per_example`, of passes in which random parameters are sources.
 
     As many examples are computed at a time as their sources fit into the memory that
     :class:`momentgen.laws.covariance.options` allows.
     """
-    given = next((leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=_is_moments) if _is_moments(leaf)), None)
+    given = next(filter(is_moments, leaves_of((args, kwargs))), None)
     width = given.mean.shape[0] if given is not None and given.mean.dim() else 1
     chunk: int | None = None
     while True:
         token = LIFT.set(_lift(width))
         try:
-            return per_example(where, one, args, kwargs, chunk_size=chunk)
+            return per_example(where, forward, one, args, kwargs, chunk)
         except Narrower as fewer:
             width = chunk = fewer.batch
         finally:
             LIFT.reset(token)
 
 
-def _is_moments(value: object) -> bool:
-    return isinstance(value, Moments)
-
-
 def _lift(batch: int) -> Lift:
     """What makes random parameters of both passes, of so many examples at a time."""
     plan = Plan()
 
-    def lift(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law:
+    def lift(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law | Tensor:
         run, sources = RUN.get(None), SOURCES.get(None)
         if run is not None:
             return lifted(mean, var, neighbour, _Second(run), plan, plan.next(run))
         if sources is not None:
             return lifted(mean, var, neighbour, _First(sources, batch), plan, plan.next(sources))
-        raise InputError("random_weight: called outside of the network's run")
+        return mean  # the network is run on certain values, to see whether examples interact
 
     return lift
 
@@ -131,8 +128,9 @@ class _First:
             out = self.sources.shifted(out, noise) if pairs is None else self._of_pairs(out, pairs)
         else:
             out = entry.call(mean, weight.law()._mean, None, **options)
-            if var is not None and self.sources.residuals:
-                out = self.sources.shifted(out, entry.call(var, own, None, **options))
+            if var is not None:
+                of_products = var
+                out = self.sources.remainder(out, lambda: entry.call(of_products, own, None, **options))
         return shifted_law(out, total)
 
     def plus(self, y: Any, bias: Lifted, shape: list[int]) -> Any:

@@ -110,6 +110,7 @@ def test_modules_in_other_precisions_stay_in_theirs(dtype):
     net = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)
     )
+    nn.set_method(net, "ap2")
     x = torch.randn(2, 1, 6, 6)
     wanted = net.eval()(Moments(x, torch.full_like(x, 0.1)))
     found = net.to(dtype)(Moments(x.to(dtype), torch.full_like(x, 0.1, dtype=dtype)))
@@ -130,3 +131,12 @@ def test_parameters_beyond_what_a_rule_is_built_for_are_refused_with_their_range
         nn.Hardtanh(0.5, 2.0)(x)
     with pytest.raises(InputError, match=r"Softplus: expected threshold >= 20, where the rule 'softplus' holds, got 5"):
         nn.Softplus(threshold=5)(x)
+
+
+def test_names_can_be_imported_from_functional() -> None:
+    from momentgen.nn.functional import class_posterior, softmax
+
+    assert class_posterior(torch.zeros(1, 2)).tolist() == [[0.5, 0.5]]
+    assert softmax(torch.zeros(1, 2), -1).mean.tolist() == [[0.5, 0.5]]
+    with pytest.raises(AttributeError, match="no attribute 'no_such_function'"):
+        momentgen.nn.functional.no_such_function  # noqa: B018
