@@ -38,9 +38,10 @@ from momentgen.laws.backward import (
 )
 from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
-from momentgen.laws.examples import is_real, leaves_of, per_example, with_moments
+from momentgen.laws.examples import is_real, leaves_of, with_moments
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS
 from momentgen.runtime import JointMoments, Moments
@@ -119,10 +120,10 @@ def propagate(
     args, kwargs = with_moments(args, kwargs)
     device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
     if not autocast_in_force(device):
-        return _from_parts(per_example(where, forward, one, args, kwargs), plan)
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
     args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
     with torch.autocast(device, enabled=False):
-        return _from_parts(per_example(where, forward, one, args, kwargs), plan)
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
 
 
 # ----------------------------------------------------------------- first pass
