@@ -123,7 +123,7 @@ def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple
     try:
         plain = mlp()
         plain.load_state_dict(state)
-        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain), find_unused_parameters=True)
+        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain, "ap2"), find_unused_parameters=True)
         half = Moments(*(part.chunk(2)[rank] for part in x))
         out = network(half)
         (out.mean.square().mean() + out.var.mean()).backward()
@@ -150,5 +150,6 @@ def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y
         (-bound).backward()
         if rank == 0:
             torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
+        torch.distributed.barrier()  # a rank that leaves while another still talks to it leaves that one waiting
     finally:
         torch.distributed.destroy_process_group()

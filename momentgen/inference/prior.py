@@ -25,11 +25,11 @@ from momentgen.inference.gamma import positive
 from momentgen.laws.border import check
 from momentgen.runtime import Moments
 
-__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Posterior", "Prior"]
+__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "NormalPosterior", "Prior"]
 
 
-class Posterior(Protocol):
-    """What a prior asks of a normal posterior."""
+class NormalPosterior(Protocol):
+    """What a prior asks of a posterior."""
 
     @property
     def mean(self) -> Tensor:
@@ -38,6 +38,10 @@ class Posterior(Protocol):
     @property
     def var(self) -> Tensor:
         """*Variances*, of the same shape."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether the parameters are independent."""
 
     def log_det(self) -> Tensor:
         """Logarithm of the determinant of the covariance of all parameters, without dimensions."""
@@ -65,21 +69,19 @@ class Prior(nn.Module):
             InputError: if mean and variance do not fit each other or the prior, or a variance is negative.
         """
         where = f"{type(self).__name__}.kl_normal"
-        return self._kl(*check(where, Moments(mean, var)), generator)
+        mean, var = check(where, Moments(mean, var))
+        return self._kl(mean, var, var.log().sum(), generator)
 
-    def kl(self, posterior: Posterior, generator: torch.Generator | None = None) -> Tensor:
+    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
         """Divergence of a normal posterior, correlated or not, from this prior; +inf where its covariance is singular.
 
         Raises:
             InputError: as :meth:`kl_normal`.
         """
-        mean, var, log_det = posterior.mean, posterior.var, posterior.log_det()
-        independent = self.kl_normal(mean, var, generator)
-        singular = log_det == -math.inf
-        correlation = (var.log().sum() - log_det) / 2
-        return torch.where(singular, math.inf, independent + torch.where(singular, 0.0, correlation))
+        return self._kl(posterior.mean, posterior.var, posterior.log_det(), generator)
 
-    def _kl(self, mean: Tensor, var: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The divergence, given the logarithm of the covariance's determinant: one pass less than from variances."""
         raise NotImplementedError
 
 
@@ -116,7 +118,7 @@ class Normal(Prior):
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
 
-    def _kl(self, mean: Tensor, var: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
         try:
             fits = torch.broadcast_shapes(self.mean.shape, self.var.shape, mean.shape) == mean.shape
         except RuntimeError:
@@ -127,7 +129,9 @@ class Normal(Prior):
                 f"{tuple(self.var.shape)} broadcast with, got {tuple(mean.shape)}"
             )
         prior_var = self.var.to(mean)
-        return ((var + (mean - self.mean.to(mean)).square()) / prior_var - 1 - (var / prior_var).log()).sum() / 2
+        of_prior = prior_var.log().sum() * (mean.numel() / prior_var.numel())
+        square = (var + (mean - self.mean.to(mean)).square()) / prior_var
+        return (square.sum() - mean.numel() + of_prior - log_det) / 2
 
     def extra_repr(self) -> str:
         return f"mean={self.mean.tolist()}, var={self.var.tolist()}" if self.mean.numel() == 1 else ""
@@ -174,8 +178,8 @@ class NormalMixture(Prior):
         ]
         return torch.logaddexp(*parts)
 
-    def _kl(self, mean: Tensor, var: Tensor, generator: torch.Generator | None) -> Tensor:
-        entropy = (var.log() + (1 + math.log(2 * math.pi))).sum() / 2
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
+        entropy = (log_det + mean.numel() * (1 + math.log(2 * math.pi))) / 2
         std, expected = var.sqrt(), torch.zeros_like(entropy)
         for _ in range(self.samples):
             noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
@@ -203,7 +207,16 @@ class LogUniform(Prior):
     exact = False
     _K = (0.63576, 1.87320, 1.48695)
 
-    def _kl(self, mean: Tensor, var: Tensor, generator: torch.Generator | None) -> Tensor:
+    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
+        independent = super().kl(posterior, generator)
+        if posterior.independent:
+            return independent
+        log_det = posterior.log_det()
+        singular = log_det == -math.inf
+        correlation = (posterior.var.log().sum() - log_det) / 2
+        return torch.where(singular, math.inf, independent + torch.where(singular, 0.0, correlation))
+
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
         k1, k2, k3 = self._K
         zero = mean == 0
         minus_log_alpha = 2 * torch.where(zero, 1.0, mean).abs().log() - torch.where(zero, 1.0, var).log()
@@ -255,7 +268,7 @@ class Horseshoe(Prior):
         self.global_log_var = nn.Parameter(torch.full((1,), 2 * math.log(self.scale)))
         self.global_log_var_spread = nn.Parameter(torch.full((1,), math.log(0.1)))
 
-    def _kl(self, mean: Tensor, var: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
         if not -mean.dim() <= self.dim < mean.dim() or mean.shape[self.dim] != self.groups:
             raise InputError(
                 f"Horseshoe: expected parameters with {self.groups} groups along dimension {self.dim}, got "
@@ -273,7 +286,7 @@ class Horseshoe(Prior):
         others = [d for d in range(mean.dim()) if d != self.dim % mean.dim()]
         square = (var + mean.square()).sum(others) if others else var + mean.square()
         count = mean.numel() // self.groups
-        parameters = (square * precision + count * (log_var - 1)).sum() - var.log().sum()
+        parameters = (square * precision + count * (log_var - 1)).sum() - log_det
         return parameters / 2 + _of_half_cauchy(*local, 1.0) + _of_half_cauchy(*whole, self.scale)
 
     def extra_repr(self) -> str:

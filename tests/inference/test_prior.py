@@ -21,6 +21,7 @@ class Correlated:
 
     mean: torch.Tensor
     covariance: torch.Tensor
+    independent = False
 
     @property
     def var(self) -> torch.Tensor:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_networks import bound_of_half
 
 import momentgen
 from momentgen.errors import InputError
 from momentgen.inference import Categorical, Gaussian, MeanField, Normal, Trainer, Tridiagonal, elbo, randomise
-from torch_networks import bound_of_half
 
 
 def data(n: int = 60) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,9 @@ def test_a_linear_model_reaches_the_exact_posterior() -> None:
     one.run(x, y, 1500)
     precision = x.mT @ x / noise + torch.eye(3, dtype=torch.float64) / prior
     posterior = one.network.posteriors["weight"]
-    assert torch.allclose(posterior.mean.squeeze(), torch.linalg.solve(precision, x.mT @ y / noise).squeeze(), atol=1e-6)
+    assert torch.allclose(
+        posterior.mean.squeeze(), torch.linalg.solve(precision, x.mT @ y / noise).squeeze(), atol=1e-6
+    )
     assert torch.allclose(posterior.var.squeeze(), precision.inverse().diagonal(), rtol=1e-5)
     covariance = noise * torch.eye(40, dtype=torch.float64) + prior * x @ x.mT
     evidence = torch.distributions.MultivariateNormal(torch.zeros(40, dtype=torch.float64), covariance)
