@@ -79,7 +79,7 @@ def classify(
     classes = int(y_train.max()) + 1
     sizes = (x_train.shape[1], hidden, hidden, classes)
     model, samples = LIKELIHOODS[likelihood]
-    net = DensityFilter(sizes, model, rule=rule, samples=samples, spread=1.0, dtype=x_train.dtype)
+    net = DensityFilter(sizes, model, rule=rule, samples=samples, learn_prior=False, spread=1.0, dtype=x_train.dtype)
     started = time.perf_counter()
     log_z = net.fit(x_train[None], y_train[None], passes, progress=console.is_terminal)
     seconds = time.perf_counter() - started
@@ -98,7 +98,7 @@ def variance(classes: int, arguments: argparse.Namespace) -> dict[str, object]:
     """Scatter of the mean sampled log Z of the training data over fresh samples, by their number."""
     x, y = make_blobs(1000, n_features=20, centers=classes, cluster_std=4.0, random_state=0)
     features, labels = torch.tensor(StandardScaler().fit_transform(x)), torch.tensor(y)
-    net = DensityFilter((20, 400, 400, classes), Categorical(), spread=1.0)
+    net = DensityFilter((20, 400, 400, classes), Categorical(), learn_prior=False, spread=1.0)
     net.fit(features[None], labels[None], arguments.passes_synthetic)
     mean, var = (part[0] for part in net.output(features[None]))
     generator, row = torch.Generator().manual_seed(0), {}
@@ -135,7 +135,7 @@ def binary(name: str, rule: str, arguments: argparse.Namespace) -> dict[str, obj
         parts.append((scale.transform(x_train), y_train, scale.transform(x_test), y_test))
     stacked = (torch.tensor(np.stack(column)) for column in zip(*parts, strict=True))
     x_train, y_train, x_test, y_test = stacked
-    net = DensityFilter((x.shape[1], 50, 50, 1), Probit(), rule=rule, replicates=20, spread=1.0)
+    net = DensityFilter((x.shape[1], 50, 50, 1), Probit(), rule=rule, replicates=20, learn_prior=False, spread=1.0)
     started = time.perf_counter()
     net.fit(x_train, y_train, arguments.passes)
     seconds = time.perf_counter() - started

@@ -283,3 +283,27 @@ def test_first_means_have_the_spread_asked_for() -> None:
     assert unflatten(published.weights.mean, (99, 300, 1))[0].std().item() == pytest.approx(0.1, rel=0.02)
     assert wide.weights.mean.std().item() == pytest.approx(2.0, rel=0.02)
     assert (wide.weights.var == 6 / 5).all()
+
+
+def test_a_prior_that_is_not_learnt_stays() -> None:
+    x, y = data(NOISY, 1, 1, 20)
+    net = DensityFilter((5, 6, 1), NOISY, learn_prior=False)
+    law = net.prior.law.clone()
+    net.fit(x, y, 2)
+    torch.testing.assert_close(net.prior.law, law, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+@pytest.mark.parametrize(
+    ("likelihood", "samples"), [(Categorical(), 100), (Categorical(), 1), (Categorical("bound"), 1)]
+)
+def test_many_passes_over_separable_classes_stay_finite(likelihood, samples, rule) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200)[None] % 4
+    x = torch.randn(1, 200, 5, generator=generator, dtype=torch.float64)
+    x[..., :4] += 4 * torch.nn.functional.one_hot(y, 4)
+    options = {"samples": samples, "learn_prior": False, "spread": 1.0}
+    net = DensityFilter((5, 30, 30, 4), likelihood, rule=rule, **options)
+    net.fit(x, y, 30)
+    assert (net.output(x).mean.argmax(2) == y).double().mean() > 0.97
+    assert net.weights.var.max() < 1e3

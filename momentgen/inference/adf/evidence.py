@@ -181,8 +181,10 @@ class ProbitLabels(OutputModel):
 class SampledSoftmax(OutputModel):
     """Labels 0, 1, ..., one output each, p(k) = softmax_k(f), and Z by sampling the outputs.
 
-    Z ≈ mean over samples f of p(y | f); dZ/dm = E p'(y | f) and, by Price's theorem, dZ/dv = ½ E p''(y | f), over the
-    same samples.  With one sample this second derivative is such that no variance of the last layer grows.
+    With samples f_s, log Z ≈ L = log mean_s p(y | f_s), and weights w_s = p(y | f_s) / Σ_t p(y | f_t).  The derivative
+    in m is L's.  That in v is, by Price's theorem, ½ Σ_s ∂²L/∂f_s² = ½ Σ_s (w_s p''/p − w_s² (p'/p)²), whose
+    expectation is the derivative of E L; its last term vanishes as samples grow, and keeps few of them from widening
+    the weights.
 
     Args:
         samples: draws of the outputs a datum.
@@ -208,8 +210,9 @@ class SampledSoftmax(OutputModel):
         off = _one_hot(y, mean)[:, None] - probabilities
         first = (weight * off).sum(1)
         second = (weight * (off.square() - probabilities * (1 - probabilities))).sum(1)
+        squares = (weight.square() * off.square()).sum(1)
         log_z = own.logsumexp(1) - math.log(draws.shape[1])
-        return Evidence(log_z, first, 0.5 * second, second - first.square(), noise)
+        return Evidence(log_z, first, 0.5 * (second - squares), second - first.square(), noise)
 
 
 @dataclass(frozen=True)

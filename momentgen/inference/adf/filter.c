@@ -118,16 +118,16 @@ static double evidence(const adf_problem *p, int64_t n, const REAL *mean, const 
     }
     for (int64_t s = 0; s < p->samples; ++s) total += log_weight[s] = exp(log_weight[s] - peak);
     for (int64_t k = 0; k < n; ++k) {
-        double first = 0, second = 0;
+        double first = 0, second = 0, squares = 0;
         for (int64_t s = 0; s < p->samples; ++s) {
             const double probability = scratch[s * n + k], off = (k == label) - probability;
-            first += log_weight[s] * off;
-            second += log_weight[s] * (off * off - probability * (1.0 - probability));
+            const double weight = log_weight[s] / total;
+            first += weight * off;
+            second += weight * (off * off - probability * (1.0 - probability));
+            squares += weight * weight * off * off;
         }
-        first /= total;
-        second /= total;
         d[k] = (REAL)first;
-        e[k] = (REAL)(ebp ? second - first * first : 0.5 * second);
+        e[k] = (REAL)(ebp ? second - first * first : 0.5 * (second - squares));
     }
     return peak + log(total / p->samples);
 }

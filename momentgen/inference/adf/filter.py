@@ -47,6 +47,8 @@ class DensityFilter:
         samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
+        learn_prior: whether :meth:`fit` refines the prior after each pass.  Labels that a network separates ask for
+            ever larger weights, and the prior would follow: with classes leave it as it is.
         spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) a layer:
             a network of several hundred units hardly leaves that point, and wants 1, the prior's.
         seed: of the first means, the order of the data and the samples.
@@ -81,6 +83,7 @@ class DensityFilter:
         samples: int = 100,
         replicates: int = 1,
         prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = True,
         spread: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
@@ -101,6 +104,7 @@ class DensityFilter:
             raise InputError(f"DensityFilter: expected a prior with shape above 1 and rate above 0, got {prior}")
         if spread is not None and not 0 <= spread < math.inf:
             raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
+        self.learn_prior = learn_prior
         self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
         self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
@@ -142,7 +146,7 @@ class DensityFilter:
         return self._update(*self._checked(x, y), draws)
 
     def fit(self, x: Tensor, y: Tensor, passes: int, progress: bool = False) -> Tensor:
-        """Go over the data, in a new order each time, and refine the prior's factors after each pass.
+        """Go over the data, in a new order each time, and refine the prior's factors after each pass if it is learnt.
 
         Args:
             x: as in :meth:`update`.
@@ -171,7 +175,8 @@ class DensityFilter:
                     log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
                     found[:, number] += log_z.sum(1) / n
                     bar.advance(task, places.shape[1])
-                self.refine_prior()
+                if self.learn_prior:
+                    self.refine_prior()
         return found
 
     def refine_prior(self) -> None:

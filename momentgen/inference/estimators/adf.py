@@ -32,6 +32,7 @@ class _Filtering:
     passes: int
     members: int
     prior: tuple[float, float]
+    learn_prior: bool
     spread: float | None
     dtype: str
     device: str
@@ -54,6 +55,7 @@ class _Filtering:
             samples=samples,
             replicates=self.members,
             prior=self.prior,
+            learn_prior=self.learn_prior,
             spread=self.spread,
             seed=seed,
             dtype=_DTYPES[self.dtype],
@@ -79,6 +81,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         members: int = 1,
         noise: tuple[float, float] = (6.0, 6.0),
         prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = True,
         spread: float | None = None,
         dtype: str = "float64",
         device: str = "cpu",
@@ -86,7 +89,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         random_state: Any = None,
     ) -> None:
         self.hidden, self.passes, self.members = hidden, passes, members
-        self.noise, self.prior, self.spread = noise, prior, spread
+        self.noise, self.prior, self.learn_prior, self.spread = noise, prior, learn_prior, spread
         self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
 
@@ -115,6 +118,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         samples: int = 100,
         members: int = 1,
         prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = False,
         spread: float | None = 1.0,
         dtype: str = "float64",
         device: str = "cpu",
@@ -124,7 +128,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         self.hidden, self.passes, self.likelihood, self.samples, self.members = (
             hidden, passes, likelihood, samples, members,
         )  # fmt: skip
-        self.prior, self.spread = prior, spread
+        self.prior, self.learn_prior, self.spread = prior, learn_prior, spread
         self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
 
@@ -169,6 +173,7 @@ class PBPRegressor(_FilterRegressor):
             1.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
         spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
@@ -221,6 +226,7 @@ class PBPClassifier(_FilterClassifier):
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
         spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
