@@ -23,8 +23,9 @@ __all__ = ["BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def _shown(value: float) -> str:
-    return repr(value) if isinstance(value, float) else f"a number beyond {_LARGEST:g}"
+def _shown(value: Any) -> str:
+    """A number, but for whole ones of thousands of digits."""
+    return repr(value) if isinstance(value, float) or abs(value) <= _LARGEST else f"a number beyond {_LARGEST:g}"
 
 
 class _Unit(Layer, torch.nn.Module):
@@ -178,13 +179,13 @@ class BowTie(_Unit):
     def __init__(self, tau: float = 0.1, eta: float = 0.0) -> None:
         super().__init__()
         given: dict[str, Any] = {"tau": tau, "eta": eta}
-        ranges = {p.name: (p.low, p.high) for p in generated_op(self.op, "BowTie").parameters}
         for name, value in given.items():
             if not isinstance(value, numbers.Real):
                 raise InputError(f"BowTie: expected a number for {name}, got {type(value).__name__}")
-            low, high = ranges[name]
-            if not low <= value <= high:
-                raise InputError(f"BowTie: expected {name} in [{low:g}, {high:g}], got {_shown(value)}")
+        for p in generated_op(self.op, "BowTie").parameters:
+            if not p.low <= given[p.name] <= p.high:
+                shown = _shown(given[p.name])
+                raise InputError(f"BowTie: expected {p.name} in [{p.low:g}, {p.high:g}], got {shown}")
         self.tau, self.eta = float(tau), float(eta)
 
     def plain(self, x: Tensor) -> Tensor:

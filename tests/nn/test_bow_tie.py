@@ -100,7 +100,8 @@ def test_gradients_reach_weights_through_it() -> None:
     [
         ({"tau": 0.0}, r"BowTie: expected tau in \[0.000976562, 16\], got 0.0"),
         ({"tau": math.nan}, "BowTie: expected tau in .*, got nan"),
-        ({"eta": -1}, r"BowTie: expected eta in \[0, 16\], got "),
+        ({"eta": -1}, r"BowTie: expected eta in \[0, 16\], got -1$"),
+        ({"tau": 10**400}, "BowTie: expected tau in .*, got a number beyond 3.4"),
         ({"eta": "much"}, "BowTie: expected a number for eta, got str"),
     ],
 )

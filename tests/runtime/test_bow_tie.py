@@ -205,7 +205,9 @@ def test_the_certificate_says_what_is_allowed_to_the_variance_and_what_it_is_at_
 
 @pytest.mark.skipif(not interpreter_fuses(), reason="no Triton whose interpreter rounds fma once")
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
-@pytest.mark.parametrize("setting", [{"tau": 0.1, "eta": 0.0}, {"tau": 1e-3, "eta": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "setting", [pytest.param({"tau": 0.1, "eta": 0.0}, marks=pytest.mark.slow), {"tau": 1e-3, "eta": 0.3}]
+)
 def test_triton_s_interpreter_gives_the_bits_of_c(setting: dict[str, float]) -> None:
     given = {direction: kernel_inputs(2000, direction, seed=5) for direction in ("forward", "backward")}
     source, scalars = source_of("bow_tie", "exact", "_triton.py"), scalars_of("bow_tie", "exact", setting)
