@@ -16,12 +16,8 @@ from momentgen.compiler.derive.conditional import conditional_rule
 from momentgen.compiler.oracle import ball_function
 from momentgen.compiler.real import Graph, evaluate_mpmath
 from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.conditional import (
-    ConditionalMeasure,
-    ConditionalTruth,
-    expected_conditional,
-    with_conditional_variance,
-)
+from momentgen.compiler.stabilise.conditional import expected_conditional, with_conditional_variance
+from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure, ConditionalTruth
 from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
 from momentgen.compiler.stabilise.point import PointWriter, has_point_form
 from momentgen.compiler.stabilise.stable import PARTIALS, Stable

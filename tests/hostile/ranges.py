@@ -22,7 +22,7 @@ from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise_joint, ways
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.conditional import ADDED, ConditionalTruth
+from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalTruth
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.mixture import Tolerance
 from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth, logistic_truth

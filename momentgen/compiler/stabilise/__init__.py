@@ -15,7 +15,8 @@
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
 ``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
-``conditional``  outputs that are random beyond their input: the mean of the variance given x, added to that of f
+``conditional``  outputs that are random beyond their input: the mean of the variance given x, added to that of f; with
+               ``conditional_measure``
 ``settled``    exact values and measures of an f with parameters, at each setting
 ``mills``      repeated integrals of the normal distribution from one fit
 ``algebraic``  the fallback: smooth f that near a line by a power of 1/x, by a ``ladder`` of atoms

@@ -9,74 +9,17 @@ tolerance of f's is allowed, and beside it that of a mean, 1e-6 of h's unit or o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import replace
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.moments_measure import MEAN
+from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalMeasure, ConditionalTruth
 from momentgen.compiler.stabilise.rescaled import rescaled_variant
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.stabilise.surrogate import mean_alone
 from momentgen.errors import BuildError
 
-__all__ = ["ConditionalMeasure", "ConditionalTruth", "expected_conditional", "with_conditional_variance"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-#: output of Y -> what E h adds to it
-ADDED = {"var": "mean", "dvar_dmu": "dmean_dmu", "dvar_dvar": "dmean_dvar"}
-
-
-@dataclass(frozen=True)
-class ConditionalMeasure:
-    """The tolerance of f, and that of E h in the variance and its partials; survives pickling.
-
-    Attributes:
-        own, expected: the measures of f and of h.
-        unit: of h.
-    """
-
-    own: Any
-    expected: Any
-    unit: float
-
-    def at(self, setting: Mapping[str, float]) -> ConditionalMeasure:
-        """The measure at ``setting``."""
-        own, expected = (m.at(setting) if hasattr(m, "at") else m for m in (self.own, self.expected))
-        unit = expected.units.scale if hasattr(expected, "units") else 1.0
-        return ConditionalMeasure(own, expected, unit)
-
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
-        limit: F64 = self.own.allowed(output, exact, mean, var)
-        if output == "var":
-            return limit + MEAN * np.maximum(self.unit, np.abs(exact))
-        return limit + self.expected.allowed(ADDED[output], exact, mean, var) if output in ADDED else limit
-
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        error: F64 = self.own(output, computed, exact, mean, var)
-        if output not in ADDED:
-            return error
-        at = mean.astype(np.float64), var.astype(np.float64)
-        share: F64 = self.own.allowed(output, exact, *at) / self.allowed(output, exact, *at)
-        return error * share
-
-
-@dataclass(frozen=True)
-class ConditionalTruth:
-    """The exact values of f, those of E h added; survives pickling."""
-
-    own: Truth
-    expected: Truth
-
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        values, more = dict(self.own(mean, var, params)), self.expected(mean, var, params)
-        return values | {name: values[name] + more[of] for name, of in ADDED.items()}
+__all__ = ["expected_conditional", "with_conditional_variance"]
 
 
 def expected_conditional(derivation: Derivation) -> Stable:
