@@ -11,7 +11,7 @@ Three tables after the paper's supplement:
 The paper trains two hidden layers of 400 for 100 epochs; here MNIST has that network and a few passes, digits two
 layers of 50 and 40 passes.
 
-    python examples/adf_classes.py --data DIR        # DIR holds mnist.npz
+    python examples/adf_classes.py --data DIR --train 20000        # DIR holds mnist.npz; the committed results
 
 Results are written after every case; a run that was interrupted goes on where it stopped (--fresh starts anew).
 Source: Ghosh, Delle Fave & Yedidia 2016, Assumed Density Filtering Methods for Learning Bayesian Neural Networks,
