@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     """A function of torch behind the border."""
     for space in (torch, F):
         function = getattr(space, name, None)
-        if function is not None and entry_of(function) is not None:
+        if callable(function) and entry_of(function) is not None:  # import asks for __path__, a list of torch's
             return functools.partial(_bordered, function)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and laws no rule for a function of that name")
 

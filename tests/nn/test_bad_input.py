@@ -130,3 +130,12 @@ def test_parameters_beyond_what_a_rule_is_built_for_are_refused_with_their_range
         nn.Hardtanh(0.5, 2.0)(x)
     with pytest.raises(InputError, match=r"Softplus: expected threshold >= 20, where the rule 'softplus' holds, got 5"):
         nn.Softplus(threshold=5)(x)
+
+
+def test_names_can_be_imported_from_functional() -> None:
+    from momentgen.nn.functional import class_posterior, softmax
+
+    assert class_posterior(torch.zeros(1, 2)).tolist() == [[0.5, 0.5]]
+    assert softmax(torch.zeros(1, 2), -1).mean.tolist() == [[0.5, 0.5]]
+    with pytest.raises(AttributeError, match="no attribute 'no_such_function'"):
+        momentgen.nn.functional.no_such_function  # noqa: B018
