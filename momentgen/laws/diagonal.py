@@ -19,6 +19,7 @@ from torch import Tensor
 
 from momentgen.laws import affine, noise, source
 from momentgen.laws.affine import VARIANCE
+from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
 from momentgen.laws.movement import moved
 from momentgen.laws.notes import note
@@ -166,16 +167,16 @@ def _is_real(value: object) -> bool:
 
 def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
-    if not entry.name.startswith(("linear", "conv")):
+    if not is_linear_map(entry.name):
         raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
     bound = affine.bind(entry.name, args[1:], kwargs)
-    (m, v), (w, w_var) = pair(args[0]), pair(bound.pop("weight"))
-    b, b_var = pair(bound.pop("bias", None))
+    weight, bias = bound.pop("weight"), bound.pop("bias", None)
+    (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)
+    affine.check(entry.name, m, {"weight": w, **bound})
     out = entry.call(m, w, b, **bound)
-    var = None if v is None else VARIANCE[entry.name](entry.call, v, w, None, **bound)
+    var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:
-        second = m.square() if v is None else m.square() + v
-        own = entry.call(second, w_var, None, **bound)
+        own = noise_of_weight(entry.call, entry.name, m, v, w_var, weight._joint, bound)
         var = own if var is None else var + own
     if b_var is not None:
         shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])

@@ -33,9 +33,11 @@ _POINTS = 512
 
 def __getattr__(name: str) -> Any:
     """A function of torch behind the border."""
+    if name.startswith("__"):  # what Python asks a module for, such as __path__, is no function
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for space in (torch, F):
         function = getattr(space, name, None)
-        if callable(function) and entry_of(function) is not None:  # import asks for __path__, a list of torch's
+        if callable(function) and entry_of(function) is not None:
             return functools.partial(_bordered, function)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and laws no rule for a function of that name")
 
@@ -43,7 +45,7 @@ def __getattr__(name: str) -> Any:
 def _bordered(function: Any, *args: Any, **kwargs: Any) -> Any:
     if inside() or laws_in(args):
         return function(*args, **kwargs)
-    return run(getattr(function, "__name__", str(function)), function, None, args, kwargs)
+    return run(getattr(function, "__name__", str(function)), function, "ap2", args, kwargs)
 
 
 def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:
@@ -83,17 +85,17 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
                 "log_class_posterior: quadrature takes JointMoments of shape (batch, classes) along dimension 1, got "
                 f"{type(x).__name__} of shape {tuple(x.mean.shape)} along {dim}"
             )
-        points = _normal_points(x.factor.shape[1]).to(x.mean)
+        points = normal_points(x.factor.shape[1]).to(x.mean)
         drawn = x.mean[:, None] + points @ x.factor  # (batch, points, classes)
         return torch.log_softmax(drawn, -1).logsumexp(1) - math.log(len(points))
     return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
 
 
 @functools.lru_cache(maxsize=8)
-def _normal_points(dimensions: int) -> Tensor:
+def normal_points(dimensions: int, count: int = _POINTS) -> Tensor:
     """A fixed quasi-random set of standard normal points, symmetric about 0, shape ``(points, dimensions)``."""
     engine: Any = torch.quasirandom.SobolEngine
-    uniform = engine(dimensions, scramble=True, seed=0).draw(_POINTS // 2, dtype=torch.float64)
+    uniform = engine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
     half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
     return torch.cat([half, -half])
 

@@ -22,13 +22,13 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.runtime import Moments
 
-__all__ = ["BayesianClassifier", "BayesianRegressor"]
+__all__ = ["Bayesian", "BayesianClassifier", "BayesianRegressor"]
 
 
-class _Bayesian(BaseEstimator):  # type: ignore[misc]
+class Bayesian(BaseEstimator):  # type: ignore[misc]
     """Data of an estimator as tensors: features, and a regression's targets, with mean 0 and variance 1.
 
-    Subclasses have at least the parameter ``random_state``, and set ``dtype`` if theirs is not float32.
+    Subclasses have at least the parameter ``random_state``.  Tensors are float64, as scikit-learn's arrays are.
 
     Attributes:
         n_features_in_: columns of the data of the first fit.
@@ -38,7 +38,7 @@ class _Bayesian(BaseEstimator):  # type: ignore[misc]
 
     random_state: Any
     #: of the tensors that the method computes with
-    _dtype: torch.dtype = torch.float32
+    _dtype: torch.dtype = torch.float64
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         """Make a model for data of this shape; called once before the first :meth:`_train`."""
@@ -75,7 +75,7 @@ class _Bayesian(BaseEstimator):  # type: ignore[misc]
         return self
 
 
-class BayesianRegressor(RegressorMixin, _Bayesian):  # type: ignore[misc]
+class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     """Regression with a predictive distribution.
 
     Attributes:
@@ -113,6 +113,12 @@ class BayesianRegressor(RegressorMixin, _Bayesian):  # type: ignore[misc]
         """Go on with these data; scales of features and targets stay those of the first call."""
         return self._fit(X, y, passes, not hasattr(self, "x_scaler_"), multi_output=True, y_numeric=True)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    @torch.no_grad()
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predictive mean, in the targets' unit; with ``return_std`` also the standard deviation, noise included."""
         mean, var = (part.double().cpu().numpy() for part in self._predictive(self._features(X)))
@@ -120,6 +126,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):  # type: ignore[misc]
         mean = mean.reshape(-1, *self._y_shape) * scale + shift
         return (mean, np.sqrt(var.reshape(mean.shape)) * scale) if return_std else mean
 
+    @torch.no_grad()
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
         """Predictive log density of each target, in the targets' unit, shape ``(n,)``."""
         features = self._features(X)
@@ -130,7 +137,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):  # type: ignore[misc]
         return found - float(np.log(self.y_scaler_.scale_).sum())
 
 
-class BayesianClassifier(ClassifierMixin, _Bayesian):  # type: ignore[misc]
+class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
     """Classification with a class posterior.
 
     Attributes:
@@ -173,6 +180,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):  # type: ignore[misc]
         self._train(features, targets, passes)
         return self
 
+    @torch.no_grad()
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""
         found: NDArray[Any] = self._class_posterior(self._features(X)).double().cpu().numpy()

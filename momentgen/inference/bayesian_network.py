@@ -1,0 +1,186 @@
+"""``randomise``: a plain network with posteriors in the place of its parameters.
+
+The network's code runs as it is.  At each call its modules are made anew over the same parameters and buffers, and the
+random ones are set, as plain attributes, to what the method in force makes of their posterior
+(:mod:`momentgen.laws.weights`): a mean, a draw, or a law.  So calls do not disturb each other, in whatever threads, and
+what is recomputed in a backward pass meets the same draw.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.posterior import Posterior
+from momentgen.inference.prior import Normal, Prior
+from momentgen.laws.border import current_method, set_method
+from momentgen.laws.convert import convert, twin
+from momentgen.laws.weights import random_weight
+
+__all__ = ["BayesianNetwork", "Only", "randomise"]
+
+#: which parameters: a pattern of their names or several, or a function of name and parameter
+Only = str | tuple[str, ...] | list[str] | Callable[[str, torch.nn.Parameter], bool]
+
+
+def randomise(
+    network: torch.nn.Module,
+    posterior: Posterior,
+    *,
+    only: Only | None = None,
+    prior: Prior | Mapping[str, Prior] | None = None,
+) -> BayesianNetwork:
+    """The Bayesian network with posteriors for parameters, over the same means, other parameters and buffers.
+
+    Args:
+        network: a plain torch network, or a converted one.  Its modules are not changed; its parameters are the means,
+            so that it is, also while the Bayesian network is trained, the network at the mean.
+        posterior: the family, :class:`~momentgen.inference.MeanField` or :class:`~momentgen.inference.Tridiagonal`;
+            each parameter gets one of its own.  A parameter that several modules share has one posterior.
+        only: which parameters are random: a pattern of names (``"head.*"``) or several, or a function of name and
+            parameter; None for all that require a gradient.
+        prior: of each parameter, or a mapping from patterns of names to priors, of which the first that fits counts;
+            None for a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
+
+    Raises:
+        InputError: where no parameter is chosen, or a chosen one has no prior.
+
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> from momentgen.inference import MeanField
+    >>> bayes = randomise(plain, MeanField(std=0.1), only="*.weight")
+    >>> out = bayes(torch.zeros(2, 3))
+    >>> out.mean.shape, sorted(bayes.posteriors)
+    (torch.Size([2, 1]), ['0/weight', '2/weight'])
+    """
+    if not isinstance(network, torch.nn.Module) or isinstance(network, torch.jit.ScriptModule):
+        raise InputError(f"randomise: expected a plain torch.nn.Module, got {type(network).__name__}")
+    if not isinstance(posterior, Posterior):
+        raise InputError(f"randomise: expected a posterior, such as MeanField(), got {type(posterior).__name__}")
+    chosen = _chosen(network, only)
+    if not chosen:
+        raise InputError(f"randomise: {type(network).__name__} has no parameter that only={only!r} chooses")
+    return BayesianNetwork(network, {name: posterior.of(value) for name, value in chosen.items()}, prior)
+
+
+class BayesianNetwork(torch.nn.Module):
+    """A network whose parameters are laws while it runs; made by :func:`randomise`.
+
+    Called like the plain network, it returns :class:`~momentgen.Moments` of its output.  The method, of
+    :func:`momentgen.method` or :meth:`set_method`, decides how inputs and parameters propagate, as for a converted
+    network: ``ap1`` runs on the means; ``ap2``, ``adjoint``, ``correlated`` and ``covariance`` propagate the posterior;
+    ``sample`` draws all parameters once a call; ``local`` draws what linear maps and convolutions make of them, for
+    each example by itself (Kingma, Salimans & Welling 2015).
+
+    Attributes:
+        network: the converted network, without the random parameters.
+        posteriors: name of a parameter, with ``/`` for dots -> its posterior.
+        priors: likewise, its prior.
+    """
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        posteriors: dict[str, Posterior],
+        prior: Prior | Mapping[str, Prior] | None = None,
+    ) -> None:
+        super().__init__()
+        converted = twin(convert(network), {})
+        places: list[tuple[str, str, str]] = []
+        keys = {id(posterior.mean): name.replace(".", "/") for name, posterior in posteriors.items()}
+        for path, module in converted.named_modules():
+            names = [name for name, value in module._parameters.items() if id(value) in keys]
+            places.extend((keys[id(module._parameters[name])], path, name) for name in names)
+            # dictionaries are shared with the plain network, which keeps its own
+            module.__dict__["_parameters"] = {k: v for k, v in module._parameters.items() if k not in names}
+        self.network = converted
+        self.posteriors: Any = torch.nn.ModuleDict({keys[id(one.mean)]: one for one in posteriors.values()})
+        self._places = places
+        self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(name, prior) for name in posteriors})
+        self.train(network.training)
+
+    def set_method(self, name: Any) -> BayesianNetwork:
+        """Set how the network propagates where no :class:`momentgen.method` context says otherwise."""
+        set_method(self.network, name)
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Moments of the output, by the method in force."""
+        border: Any = self.network
+
+        def with_parameters(*args: Any, **kwargs: Any) -> Any:
+            return self._drawn()._forward_inside(*args, **kwargs)
+
+        return border._cross_border(with_parameters, args, kwargs)
+
+    def _drawn(self) -> Any:
+        """The network with parameters for one run."""
+        own: Any = self.network.propagation
+        method = current_method(own)
+        found = {key: _lifted(posterior, method) for key, posterior in self.posteriors.items()}
+        # torch.compile cannot make modules, and runs one trace at a time
+        network = self.network if torch.compiler.is_dynamo_compiling() else twin(self.network, {})
+        for key, path, name in self._places:
+            module = network.get_submodule(path)
+            module.__dict__[name] = found[key]
+            if "_flat_weights" in module.__dict__:  # recurrent layers keep a list besides
+                flat = module.__dict__["_flat_weights_names"]
+                module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
+        return network
+
+    def kl(self) -> Tensor:
+        """Kullback-Leibler divergence of the posteriors from their priors, all parameters together."""
+        return torch.stack([one.kl(self.priors[key]) for key, one in self.posteriors.items()]).sum()
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """All parameters for an optimizer, with the learning rates that their families ask for.
+
+        >>> from momentgen.inference import Tridiagonal
+        >>> bayes = randomise(torch.nn.Linear(2, 2), Tridiagonal(rate=50))
+        >>> [(len(group["params"]), group["lr"]) for group in bayes.parameter_groups(0.01)]
+        [(4, 0.01), (2, 0.5)]
+        """
+        factors = {
+            id(value): family.LEARNING_RATES.get(name, 1.0)
+            for family in self.posteriors.values()
+            for name, value in family.named_parameters(recurse=False)
+        }
+        groups: dict[float, list[torch.nn.Parameter]] = {}
+        for value in self.parameters():
+            groups.setdefault(factors.get(id(value), 1.0), []).append(value)
+        return [{"params": values, "lr": lr * factor} for factor, values in groups.items()]
+
+
+def _lifted(posterior: Posterior, method: str) -> Any:
+    return random_weight(
+        posterior.mean, posterior.var, neighbour=posterior.neighbour(), draw=posterior.rsample, method=method
+    )
+
+
+def _chosen(network: torch.nn.Module, only: Only | None) -> dict[str, torch.nn.Parameter]:
+    """Parameters by name, each once, under the first of its names."""
+    return {name: value for name, value in network.named_parameters() if _wanted(name, value, only)}
+
+
+def _wanted(name: str, value: torch.nn.Parameter, only: Only | None) -> bool:
+    if only is None:
+        return value.requires_grad
+    if callable(only):
+        return bool(only(name, value))
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in ([only] if isinstance(only, str) else only))
+
+
+def _prior_of(name: str, prior: Prior | Mapping[str, Prior] | None) -> Prior:
+    if prior is None:
+        return Normal()
+    if not isinstance(prior, Mapping):
+        return copy.deepcopy(prior)
+    for pattern, one in prior.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return copy.deepcopy(one)
+    raise InputError(f"randomise: no pattern of prior fits the parameter {name!r}; expected one of {list(prior)}")

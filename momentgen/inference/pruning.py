@@ -1,0 +1,121 @@
+"""Pruning by log α: weights whose posterior says little else than 0 are removed, and how many remain.
+
+α = variance/mean² of a weight's posterior; under the log-uniform prior it grows without bound where data do not hold a
+weight (Molchanov, Ashukha & Vetrov 2017; Haussmann et al. 2019, section 4).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.table import Table
+from scipy.ndimage import gaussian_filter1d
+from scipy.signal import find_peaks
+
+from momentgen.errors import InputError
+from momentgen.inference.bayesian_network import BayesianNetwork
+from momentgen.inference.posterior import MeanField
+
+__all__ = ["FIXED_THRESHOLD", "Sparsity", "histogram_threshold", "log_alpha", "prune"]
+
+#: log α above which Molchanov et al. remove a weight: a rate of binary dropout above 0.95
+FIXED_THRESHOLD = 3.0
+
+
+class Sparsity(NamedTuple):
+    """What pruning has left.
+
+    Attributes:
+        threshold: log α above which weights were removed.
+        kept: parameter -> (how many weights are kept, of how many).
+    """
+
+    threshold: float
+    kept: dict[str, tuple[int, int]]
+
+    @property
+    def pruned(self) -> float:
+        """Share of the weights that were removed, all parameters together."""
+        return 1 - sum(left for left, _ in self.kept.values()) / sum(count for _, count in self.kept.values())
+
+    def __rich__(self) -> Table:
+        table = Table("parameter", "kept", "of", "pruned", title=f"log α at most {self.threshold:.3g}")
+        for name, (left, count) in self.kept.items():
+            table.add_row(name, f"{left:,}", f"{count:,}", f"{1 - left / count:.2%}")
+        return table
+
+
+def _of_weights(network: BayesianNetwork) -> dict[str, MeanField]:
+    """Mean-field posteriors of weights; biases, of one dimension, are not pruned."""
+    found = {
+        name.replace("/", "."): one
+        for name, one in network.posteriors.items()
+        if isinstance(one, MeanField) and one.mean.dim() > 1
+    }
+    if not found:
+        raise InputError("pruning: expected a network with mean-field posteriors of weights, found none")
+    return found
+
+
+@torch.no_grad()
+def log_alpha(network: BayesianNetwork) -> torch.Tensor:
+    """log α of all weights with a mean-field posterior, in one vector; +inf where the mean is 0."""
+    return torch.cat([one.log_alpha().flatten() for one in _of_weights(network).values()])
+
+
+def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
+    """The bottom of the deepest valley between two peaks of the histogram of log α.
+
+    The paper reads the threshold off the histogram by eye.
+
+    Raises:
+        InputError: where the histogram has a single peak, so that nothing separates the weights.
+    """
+    values = log_alpha(network).double().cpu().numpy()
+    values = values[np.isfinite(values)]
+    counts, edges = np.histogram(values, bins)
+    smooth = gaussian_filter1d(counts.astype(float), 2.0, mode="constant")
+    padded = np.concatenate([[0.0], smooth, [0.0]])  # a peak may lie at an end
+    peaks = find_peaks(padded, prominence=0.01 * smooth.max())[0] - 1
+    valleys = [left + int(smooth[left : right + 1].argmin()) for left, right in itertools.pairwise(peaks)]
+    if not valleys:
+        raise InputError(f"histogram_threshold: the histogram of log α of {len(values):,} weights has a single peak")
+    depth = [min(smooth[peaks[k : k + 2]]) - smooth[low] for k, low in enumerate(valleys)]
+    deepest = valleys[int(np.argmax(depth))]
+    return float((edges[deepest] + edges[deepest + 1]) / 2)
+
+
+@torch.no_grad()
+def prune(network: BayesianNetwork, threshold: float | None = FIXED_THRESHOLD) -> Sparsity:
+    """Set weights of log α above a threshold to 0, with next to no variance, in place.
+
+    Args:
+        network: with mean-field posteriors; biases are left as they are.
+        threshold: for log α; None for :func:`histogram_threshold`.
+
+    Raises:
+        InputError: for a network without mean-field posteriors of weights, or a threshold that is NaN.
+
+    >>> from momentgen.inference import randomise
+    >>> bayes = randomise(torch.nn.Linear(4, 2), MeanField(std=0.1), only="weight")
+    >>> bayes.posteriors["weight"].mean.data[:] = torch.tensor([1.0, 0.001, 1.0, 1.0])
+    >>> prune(bayes).kept
+    {'weight': (6, 8)}
+    """
+    limit = histogram_threshold(network) if threshold is None else float(threshold)
+    if limit != limit:
+        raise InputError("prune: expected a threshold for log α, got NaN")
+    kept: dict[str, tuple[int, int]] = {}
+    for name, one in _of_weights(network).items():
+        gone = one.log_alpha() > limit
+        one.mean[gone] = 0
+        one.log_var[gone] = _CERTAIN
+        kept[name] = (int((~gone).sum()), gone.numel())
+    return Sparsity(limit, kept)
+
+
+#: log variance of a weight that was removed: a standard deviation of 1e-20
+_CERTAIN = -92.1

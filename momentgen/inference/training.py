@@ -1,0 +1,130 @@
+"""Training a Bayesian network by its evidence lower bound: the loop of the estimators, which can stop and go on.
+
+It is the loop that :func:`~momentgen.inference.elbo`'s example shows, with shuffled batches, a progress bar, and a
+state from which a later run continues with the same numbers.  Networks with data loaders of their own are trained by a
+loop of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.bayesian_network import BayesianNetwork
+from momentgen.inference.likelihood import Likelihood
+from momentgen.inference.lower_bound import elbo
+from momentgen.laws.border import Method, method
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Maximises the evidence lower bound by Adam, on batches of data in memory.
+
+    Args:
+        network: made by :func:`~momentgen.inference.randomise`.
+        likelihood: of its outputs; its own parameters are learnt too.
+        propagation: method by which the network runs in training.
+        lr: learning rate; the families' factors on it count.
+        batch_size: examples per step.
+        kl_weight: factor on the divergence, see :func:`~momentgen.inference.elbo`.
+        samples: runs that are averaged per step, where the method draws.
+        seed: of the order of the data and of draws; torch's own generator is left as it is.
+
+    Attributes:
+        history: the bound per example, averaged over each epoch so far.
+    """
+
+    def __init__(
+        self,
+        network: BayesianNetwork,
+        likelihood: Likelihood,
+        *,
+        propagation: Method = "ap2",
+        lr: float = 0.01,
+        batch_size: int = 128,
+        kl_weight: float = 1.0,
+        samples: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"Trainer: expected a batch size of at least 1, got {batch_size}")
+        self.network, self.likelihood = network, likelihood
+        self.propagation, self.batch_size, self.kl_weight, self.samples = propagation, batch_size, kl_weight, samples
+        own = [{"params": list(likelihood.parameters()), "lr": lr}] if list(likelihood.parameters()) else []
+        self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own])
+        self.history: list[float] = []
+        self._random_state = torch.Generator().manual_seed(seed).get_state()
+
+    def run(self, x: Tensor, y: Tensor, epochs: int, *, progress: bool = False) -> None:
+        """Train for so many epochs more.
+
+        Args:
+            x: the network's inputs, shape ``(n, ...)``.
+            y: what was observed, ``n`` of them, as the likelihood takes it.
+            epochs: passes over the data.
+            progress: show a bar, with the bound of the last epoch.
+
+        Raises:
+            InputError: for no data, or numbers of inputs and observations that differ.
+            FloatingPointError: where the bound is not finite, which no later step would mend.
+        """
+        if not len(x) or len(x) != len(y):
+            raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
+        self.network.train()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        devices = [x.device] if x.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), Progress(*columns, disable=not progress) as bar:
+            torch.set_rng_state(self._random_state)
+            task = bar.add_task("training", total=epochs)
+            for _ in range(epochs):
+                self.history.append(self._epoch(x, y))
+                bar.update(task, advance=1, description=f"bound {self.history[-1]:.4g} per example")
+            self._random_state = torch.get_rng_state()
+        self.network.eval()
+
+    def _epoch(self, x: Tensor, y: Tensor) -> float:
+        total = 0.0
+        for batch in torch.randperm(len(x)).to(x.device).split(self.batch_size):
+            self.optimizer.zero_grad()
+            with method(self.propagation):
+                bound = elbo(
+                    self.network,
+                    self.likelihood,
+                    x[batch],
+                    y[batch],
+                    size=len(x),
+                    kl_weight=self.kl_weight,
+                    samples=self.samples,
+                )
+            if not bool(bound.isfinite()):
+                raise FloatingPointError(
+                    f"Trainer: the bound is {bound.item()} in epoch {len(self.history) + 1}; a smaller learning rate, "
+                    "or inputs of another scale, may help"
+                )
+            (-bound).backward()
+            self.optimizer.step()
+            total += bound.item() * len(batch)
+        return total / len(x)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later run needs to go on with the same numbers, for ``torch.save``."""
+        return {
+            "network": self.network.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "history": list(self.history),
+            "random_state": self._random_state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` gave."""
+        self.network.load_state_dict(state["network"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history = list(state["history"])
+        self._random_state = state["random_state"]

@@ -1,0 +1,169 @@
+"""What the noise of a linear map's or convolution's own coefficients does to its output, on plain tensors.
+
+For y = Σ_k W_k x_k with weights that are independent of the input, Var y = Σ W_m² v + Σ W_v (v + m²): the second sum is
+the weights' noise, and is what this module computes.  Where neighbours in the weight's flattened order have covariances
+C_k (the tridiagonal posterior of Zheng et al., correlated-parameters), it is larger by 2 Σ C_k m_k m_{k+1}, over the
+neighbours that belong to one output.  Neighbours of two outputs make these outputs correlated, and no variance larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.errors import UnsupportedError
+
+__all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def is_linear_map(name: str) -> bool:
+    """Whether a function is a linear map or a convolution, whose weight and bias may be random."""
+    return name.startswith(("linear", "conv"))
+
+
+def noise_of_weight(
+    call: Callable[..., Any],
+    name: str,
+    mean: Tensor,
+    var: Tensor | None,
+    weight_var: Tensor,
+    neighbour: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """Variances of the outputs that come of the weight's noise.
+
+    Args:
+        call: the linear map or convolution of torch.
+        name: its name, as ``conv2d``.
+        mean: of the input.
+        var: *variance* of the input, of the same shape; None if it is certain.
+        weight_var: *variance* of the weight.
+        neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape;
+            the last of each output is not looked at.  None for independent elements.
+        options: of the convolution (stride, padding, ...).
+
+    Returns:
+        Of the output's shape; in float32 where the inputs are of half precision and terms may cancel or vanish.
+
+    Raises:
+        UnsupportedError: for a transposed convolution with covariances of neighbours.
+    """
+    kind = mean.device.type
+    cast = torch.is_autocast_enabled(kind)
+    half = neighbour is not None or torch.get_autocast_dtype(kind) is torch.float16
+    if (cast and half) or (neighbour is not None and mean.dtype in _HALF):
+        with torch.autocast(kind, enabled=False):
+            var, neighbour = (None if part is None else part.float() for part in (var, neighbour))
+            return _noise(call, name, mean.float(), var, weight_var.float(), neighbour, options)
+    return _noise(call, name, mean, var, weight_var, neighbour, options)
+
+
+def _noise(
+    call: Callable[..., Any],
+    name: str,
+    mean: Tensor,
+    var: Tensor | None,
+    weight_var: Tensor,
+    neighbour: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    second = mean.square() if var is None else mean.square() + var
+    own: Tensor = call(second, weight_var, None, **options)
+    if neighbour is None:
+        return own
+    pairs = neighbours(call, name, mean, neighbour, **options)
+    # The sum is of a positive semidefinite form, and negative by rounding only.
+    return own if pairs is None else (own + pairs).clamp_min(0)
+
+
+def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Tensor, **options: Any) -> Tensor | None:
+    """2 Σ C_k m_k m_{k+1}, over neighbours in the flattened order of the weights of one output.
+
+    A linear map takes one more product, with the products of neighbouring inputs.  A convolution of d dimensions takes
+    up to d + 1 convolutions, one for each of the steps from one element of a filter to the next (within a row, to the
+    next row, ..., to the next channel), with as many coefficients together as the filter has.
+
+    Args:
+        call: the linear map or convolution of torch.
+        name: its name.
+        mean: of the input; values of different places are independent.
+        neighbour: C, of the weight's shape.
+        options: of the convolution.
+
+    Returns:
+        Of the output's shape; None where no output has two weights.
+    """
+    if name == "linear":
+        if neighbour.shape[-1] < 2:
+            return None
+        return F.linear(mean[..., :-1] * mean[..., 1:], 2 * neighbour[..., :-1])
+    if "transpose" in name:
+        raise UnsupportedError(
+            f"{name}: the covariance of neighbouring weights has no rule there; give this layer a mean-field "
+            "posterior, or use the method sample"
+        )
+    return _of_filters(call, mean, neighbour, **options)
+
+
+def _of_filters(
+    call: Callable[..., Any],
+    mean: Tensor,
+    neighbour: Tensor,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    dims = neighbour.dim() - 2
+    steps, kernel = _tuple(dilation, dims), neighbour.shape[2:]
+    edges = _edges(padding, kernel, steps)
+    padded = F.pad(mean, edges) if any(edges) else mean
+    total: Tensor | None = None
+    # The step raises the index of dimension `level`, -1 of which is the channel's, and takes later ones from last to 0.
+    for level in range(dims - 1, -2, -1):
+        first, second, coefficients = padded, padded, neighbour
+        for d in range(max(level, 0), dims):
+            place, last = d - dims, kernel[d] - 1
+            shift = steps[d] * (1 if d == level else last)
+            size = padded.shape[place] - shift
+            low, high = (first, second) if d == level else (second, first)
+            low, high = low.narrow(place, 0, size), high.narrow(place, shift, size)
+            first, second = (low, high) if d == level else (high, low)
+            coefficients = coefficients.narrow(place, 0, last) if d == level else coefficients.narrow(place, last, 1)
+        if level < 0:
+            inputs, channel = neighbour.shape[1], -dims - 1
+            first, second = (part.unflatten(channel, (groups, inputs)) for part in (first, second))
+            first, second = first.narrow(channel, 0, inputs - 1), second.narrow(channel, 1, inputs - 1)
+            product = (first * second).flatten(channel - 1, channel)
+            coefficients = coefficients[:, :-1]
+        else:
+            product = first * second
+        if coefficients.numel():
+            found: Tensor = call(product, 2 * coefficients, None, stride, 0, dilation, groups)
+            total = found if total is None else total + found
+    return total
+
+
+def _tuple(value: Any, dims: int) -> tuple[int, ...]:
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return found * dims if len(found) == 1 else found
+
+
+def _edges(padding: Any, kernel: torch.Size, steps: tuple[int, ...]) -> list[int]:
+    """How much is padded before and after each dimension, from the last one on, as ``F.pad`` takes it."""
+    edges: list[int] = []
+    for d in range(len(kernel) - 1, -1, -1):
+        whole = steps[d] * (kernel[d] - 1)
+        if padding == "same":
+            edges += [whole // 2, whole - whole // 2]
+        elif padding == "valid":
+            edges += [0, 0]
+        else:
+            edges += [_tuple(padding, len(kernel))[d]] * 2
+    return edges

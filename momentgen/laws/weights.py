@@ -1,0 +1,181 @@
+"""Random parameters of a network: the law that each method makes of a parameter's mean, variance and one drawn sample.
+
+A Bayesian network is a plain network whose parameters are laws while it runs.  :func:`random_weight` is called for each
+parameter at each run; what it returns is set as the module's attribute, and torch's functions take it for the tensor.
+
+* ``ap1`` takes the mean and ``sample`` the draw: plain tensors.
+* ``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`, which linear maps
+  and convolutions take with these covariances, exact for each output.
+* ``local`` draws the outputs of linear maps and convolutions (:mod:`momentgen.laws.local`).
+* A propagation that knows what values have in common says itself, by :data:`LIFT`, what a random parameter is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.coefficients import is_linear_map
+from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.law import Law, Rule, laws_in, new_law
+from momentgen.laws.local import local
+from momentgen.laws.notes import note
+from momentgen.laws.rules import diagonal_rule
+from momentgen.laws.table import KINDS, Entry, names
+from momentgen.laws.unsupported import unsupported
+
+__all__ = ["LIFT", "Lift", "Weight", "random_weight"]
+
+#: what a propagation makes of a random parameter: mean, *variance*, and covariances of neighbours, of the parameter's
+#: shape, or None
+Lift = Callable[[Tensor, Tensor, Tensor | None], Any]
+
+#: of the propagation that is under way in this thread and task; it outranks the method's name
+LIFT: ContextVar[Lift | None] = ContextVar("momentgen_lift", default=None)
+
+
+def random_weight(
+    mean: Tensor,
+    var: Tensor,
+    *,
+    neighbour: Tensor | None = None,
+    draw: Callable[[], Tensor],
+    method: str,
+) -> Law | Tensor:
+    """What a random parameter is while a network runs, by the method in force.
+
+    Args:
+        mean: of the parameter, of its shape.
+        var: *variance*, of the same shape.
+        neighbour: covariance of each element with the next one in flattened order, shape ``(K - 1,)`` for K elements;
+            None for independent elements.
+        draw: one joint sample of the parameter, differentiable in what it depends on.  Called at most once.
+        method: the name of the method in force, as :func:`momentgen.laws.border.current_method` says it.
+
+    Returns:
+        A tensor for ``ap1`` (the mean) and ``sample`` (the draw), a law for the other methods.  Gradients reach
+        ``mean``, ``var`` and ``neighbour``.
+
+    Raises:
+        InputError: for shapes that do not fit, or a method that has no propagation under way.
+
+    >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
+    >>> weight = random_weight(mean, var, draw=lambda: mean, method="ap2")
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), weight).moments().var
+    tensor([[2.5000]])
+    >>> weight = random_weight(mean, var, neighbour=torch.tensor([-0.25]), draw=lambda: mean, method="ap2")
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), weight).moments().var
+    tensor([[1.5000]])
+    """
+    if mean.shape != var.shape:
+        raise InputError(f"random_weight: mean of shape {tuple(mean.shape)} and variance of {tuple(var.shape)}")
+    if neighbour is not None:
+        if neighbour.shape != (max(mean.numel() - 1, 0),):
+            raise InputError(
+                f"random_weight: {mean.numel()} elements have {max(mean.numel() - 1, 0)} covariances of neighbours, "
+                f"got shape {tuple(neighbour.shape)}"
+            )
+        neighbour = F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
+    if not torch.compiler.is_compiling() and (lift := LIFT.get()) is not None:
+        return cast(Law, lift(mean, var, neighbour))
+    if method == "ap1":
+        return mean
+    if method == "sample":
+        return draw()
+    if method == "local":
+        return local(mean, var, neighbour, draw)
+    if method == "ap2":
+        return diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour)
+    raise InputError(
+        f"random_weight: no network propagates by {method!r} here; call the network itself, with moments or tensors"
+    )
+
+
+class Weight(Diagonal):
+    """A random parameter whose neighbouring elements have covariances; its joint part is these, of its shape.
+
+    Element k of the joint part is the covariance of element k with the next one in flattened order.  Linear maps and
+    convolutions take it into account; functions of each value by itself see mean and variance, as of every
+    ``Diagonal``; all else would lose it silently, and is refused.
+    """
+
+    __slots__ = ()
+    RANK = 2
+
+    def _like(self, *parts: Tensor) -> Law:
+        return diagonal(*parts)
+
+    def _written_into(self, target: Law) -> None:
+        raise unsupported(Tensor.copy_, self, _LOST)
+
+    def _assign(self, new: Any) -> None:
+        raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
+
+
+def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
+    law: Weight = new_law(Weight, mean, var)
+    law._noise, law._joint = Diagonal, neighbour
+    return law
+
+
+_LOST = (
+    "the covariance of its neighbouring elements would be lost; linear maps and convolutions have rules for it, for "
+    "other uses give this parameter a mean-field posterior, or use the method sample or local"
+)
+
+#: functions that keep the elements of one output in their order
+_KEPT = frozenset(names("to float double half bfloat16 type type_as detach data clone contiguous requires_grad_"))
+#: functions that choose among outputs, the first dimension, where their dimension is 0
+_CHOICES = frozenset(names("chunk split split_with_sizes tensor_split narrow index_select select"))
+#: functions that read one row or one value at a time
+_ONE_BY_ONE = frozenset(
+    names("embedding batch_norm layer_norm rms_norm group_norm instance_norm prelu add sub rsub mul div rdiv neg")
+)
+
+
+def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    own = diagonal_rule(entry.name, entry.kind)
+    data = args[0] if args else None
+    if own is not None and entry.kind in ("query", "refusal", "creation"):
+        return own(entry, args, kwargs)
+    if is_linear_map(entry.name) and own is not None and not isinstance(data, Weight):
+        return own(entry, args, kwargs)
+    if isinstance(data, Weight) and entry.kind == "movement" and _keeps_rows(entry, args, kwargs):
+        return _each_part(entry, data, args[1:], kwargs)
+    if own is not None and entry.name in _ONE_BY_ONE:
+        if max(law.ndim for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight)) > 1:
+            note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
+        return own(entry, args, kwargs)
+    found = next(law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight))
+    raise unsupported(entry.call, found, _LOST, entry)
+
+
+def _keeps_rows(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a movement keeps the elements of one output, all beyond the first dimension, together in their order."""
+    if entry.name in _KEPT:
+        return True
+    if entry.name == "getitem":
+        index = args[1]
+        return isinstance(index, int | slice | Tensor) and args[0].ndim > 1
+    if entry.name in _CHOICES:
+        # torch's order of arguments: the dimension stands first in select, narrow and index_select.
+        first = entry.name in ("select", "narrow", "index_select")
+        dim = kwargs.get("dim", args[1] if first and len(args) > 1 else args[2] if len(args) > 2 else 0)
+        return dim == 0 and args[0].ndim > 1
+    return False
+
+
+def _each_part(entry: Entry, law: Weight, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mean, var, neighbour = (entry.call(part, *rest, **kwargs) for part in (*law._parts(), law._joint))
+    if isinstance(mean, Tensor):
+        return _weight(mean, var, neighbour)
+    return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))
+
+
+Weight.RULES = cast("dict[str, Rule]", dict.fromkeys(KINDS, _rule))

@@ -1,0 +1,281 @@
+"""Networks with posteriors for parameters: the network's own code, the bound, gradients, tied and chosen parameters."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import momentgen
+from momentgen.errors import InputError
+from momentgen.inference import Gaussian, MeanField, Normal, Tridiagonal, elbo, prune, randomise
+from momentgen.nn import set_variant
+
+
+def small(*widths: int, seed: int = 0) -> torch.nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[torch.nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1]).double()
+
+
+FAMILIES = [MeanField(std=0.3), Tridiagonal(tau=0.5, rho=-0.45), Tridiagonal(tau=0.5, rho=0.4)]
+families = pytest.mark.parametrize("family", FAMILIES, ids=["mean field", "rho -0.45", "rho 0.4"])
+
+
+def test_at_the_means_it_is_the_plain_network_bit_for_bit() -> None:
+    net = small(3, 8, 2)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    bayes = randomise(net, MeanField(std=0.3))
+    with momentgen.method("ap1"):
+        assert torch.equal(bayes(x).mean, net(x))
+
+
+def test_the_plain_network_is_not_changed_and_shares_its_parameters() -> None:
+    net = small(3, 8, 2).eval()
+    before = copy.deepcopy(net.state_dict())
+    bayes = randomise(net, MeanField())
+    bayes.train()
+    bayes(torch.zeros(1, 3, dtype=torch.float64))
+    assert not net.training
+    assert list(net.state_dict()) == list(before)
+    assert bayes.posteriors["0/weight"].mean is net[0].weight
+    assert {id(value) for value in net.parameters()} < {id(value) for value in bayes.parameters()}
+
+
+@families
+def test_bound_of_one_hidden_layer_is_its_expectation_over_a_million_draws(family: Any) -> None:
+    """With exact ReLU moments and independent hidden units the bound has no approximation.
+
+    The correlation of a tridiagonal posterior runs on from one unit's weights to the next one's: it has a single unit.
+    """
+    net = small(2, 3, 1, seed=1) if isinstance(family, MeanField) else small(4, 1, 1, seed=1)
+    bayes = randomise(net, family)
+    likelihood, n = Gaussian(var=0.3), 4
+    torch.manual_seed(2)
+    x, y = torch.randn(n, net[0].in_features, dtype=torch.float64), torch.randn(n, 1, dtype=torch.float64)
+    with momentgen.method("ap2"), torch.no_grad():
+        found = elbo(bayes, likelihood, x, y, size=n).item()
+    expected, error = sampled_bound(bayes, likelihood, x, y, lambda u: u.relu())
+    assert abs(found - expected) <= 4 * error
+
+
+def sampled_bound(bayes: Any, likelihood: Any, x: Tensor, y: Tensor, activation: Any) -> tuple[float, float]:
+    """The bound of a network of one hidden layer by a million draws of its parameters, and its standard error."""
+    total, count = [], 10**6
+    for start in range(0, count, 10**5):
+        torch.manual_seed(start)
+        w1, b1, w2, b2 = (bayes.posteriors[k].sample(10**5) for k in ("0/weight", "0/bias", "2/weight", "2/bias"))
+        h = activation(torch.einsum("sij,nj->sni", w1, x) + b1[:, None])
+        out = torch.einsum("sni,soi->sno", h, w2) + b2[:, None]
+        total.append(likelihood.log_prob(out, y).mean(1))
+    sampled = torch.cat(total)
+    return float(sampled.mean()) - bayes.kl().item() / len(x), float(sampled.std() / math.sqrt(count))
+
+
+def test_bound_of_the_identity_delta_recursion_is_its_expectation_with_gates_of_the_means() -> None:
+    net = small(2, 4, 1, seed=3)
+    bayes = randomise(net, MeanField(std=0.4))
+    set_variant(bayes.network, "identity_delta")
+    likelihood, n = Gaussian(var=0.3), 4
+    torch.manual_seed(4)
+    x, y = torch.randn(n, 2, dtype=torch.float64), torch.randn(n, 1, dtype=torch.float64)
+    with momentgen.method("ap2"), torch.no_grad():
+        found = elbo(bayes, likelihood, x, y, size=n).item()
+    gates = (net[0](x) > 0).double()
+    expected, error = sampled_bound(bayes, likelihood, x, y, lambda u: gates * u)
+    assert abs(found - expected) <= 4 * error
+
+
+@families
+def test_two_calls_give_the_same_bound_and_gradients_bit_for_bit(family: Any) -> None:
+    bayes = randomise(small(3, 8, 8, 1), family)
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.randn(6, 1, dtype=torch.float64)
+    found = []
+    for _ in range(2):
+        bayes.zero_grad()
+        with momentgen.method("ap2"):
+            bound = elbo(bayes, Gaussian(var=0.1), x, y, size=60)
+        bound.backward()
+        found.append([bound.detach(), *(value.grad.clone() for value in bayes.parameters() if value.grad is not None)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("method", ["ap2", "sample", "local"])
+@families
+def test_gradients_of_the_bound_equal_differences(family: Any, method: Any) -> None:
+    bayes = randomise(small(2, 4, 1), family)
+    x, y = torch.randn(3, 2, dtype=torch.float64), torch.randn(3, 1, dtype=torch.float64)
+
+    def bound() -> Tensor:
+        torch.manual_seed(5)
+        with momentgen.method(method):
+            return elbo(bayes, Gaussian(var=0.1), x, y, size=3)
+
+    bound().backward()
+    for name, value in bayes.named_parameters():
+        assert value.grad is not None, name
+        flat, step = value.data.view(-1), 1e-6
+        place = int(value.grad.abs().flatten().argmax())
+        kept = float(flat[place])
+        ends = []
+        for sign in (1, -1):
+            flat[place] = kept + sign * step
+            ends.append(bound().item())
+        flat[place] = kept
+        assert value.grad.flatten()[place].item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=2e-5, abs=1e-8)
+
+
+def test_a_shared_parameter_has_one_posterior_and_one_draw() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode = torch.nn.Linear(3, 3, bias=False)
+            self.decode = torch.nn.Linear(3, 3, bias=False)
+            self.decode.weight = self.encode.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.encode(x) - self.decode(x)
+
+    bayes = randomise(Tied(), MeanField(std=1.0))
+    assert list(bayes.posteriors) == ["encode/weight"]
+    with momentgen.method("sample"):
+        assert torch.equal(bayes(torch.randn(2, 3)).mean, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("0.*", ["0/bias", "0/weight"]),
+        (("*.weight",), ["0/weight", "2/weight"]),
+        (lambda name, value: value.dim() == 1, ["0/bias", "2/bias"]),
+        (None, ["0/bias", "0/weight", "2/bias", "2/weight"]),
+    ],
+)
+def test_parameters_are_chosen_by_pattern_or_function(only: Any, expected: list[str]) -> None:
+    bayes = randomise(small(2, 3, 1), MeanField(), only=only)
+    assert sorted(bayes.posteriors) == expected
+    with momentgen.method("ap2"):
+        assert bool((bayes(torch.ones(1, 2, dtype=torch.float64)).var > 0).all())
+
+
+def test_priors_are_chosen_by_pattern() -> None:
+    net = small(2, 3, 1)
+    family = MeanField(std=0.5)
+    apart = randomise(net, family, prior={"0.*": Normal(std=0.1), "*": Normal(std=2.0)})
+    expected = sum(
+        one.kl(Normal(std=0.1 if key.startswith("0") else 2.0)).item() for key, one in apart.posteriors.items()
+    )
+    assert apart.kl().item() == pytest.approx(expected)
+    with pytest.raises(InputError, match=r"no pattern of prior fits the parameter '2\.weight'"):
+        randomise(net, family, prior={"0.*": Normal()})
+
+
+def test_state_and_pickle_carry_the_posterior() -> None:
+    bayes = randomise(small(2, 3, 1), Tridiagonal(tau=0.3, rho=0.2))
+    other = randomise(small(2, 3, 1, seed=9), Tridiagonal())
+    other.load_state_dict(bayes.state_dict())
+    x = torch.randn(4, 2, dtype=torch.float64)
+    with momentgen.method("ap2"):
+        expected = bayes(x)
+        for one in (other, pickle.loads(pickle.dumps(bayes)), copy.deepcopy(bayes)):
+            found = one(x)
+            assert torch.equal(found.mean, expected.mean)
+            assert torch.equal(found.var, expected.var)
+
+
+def test_a_recomputed_block_meets_the_same_draw() -> None:
+    class Checkpointed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.utils.checkpoint.checkpoint(lambda z: torch.tanh(self.fc(z)), x, use_reentrant=False)
+
+    bayes = randomise(Checkpointed(), MeanField(std=0.5))
+    x = torch.randn(2, 3)
+    with momentgen.method("sample"):
+        torch.manual_seed(0)
+        out = bayes(x).mean
+        bayes(x)  # another draw before the first one's backward pass
+        out.square().sum().backward()
+    found = bayes.posteriors["fc/weight"].mean.grad
+    torch.manual_seed(0)
+    weight, bias = (bayes.posteriors[key].sample() for key in ("fc/weight", "fc/bias"))
+    weight.requires_grad_()
+    torch.tanh(F.linear(x, weight, bias)).square().sum().backward()
+    assert torch.allclose(found, weight.grad)
+
+
+def test_threads_with_different_methods_do_not_disturb_each_other() -> None:
+    bayes = randomise(small(3, 16, 1), MeanField(std=0.3))
+    x = torch.randn(4, 3, dtype=torch.float64)
+    expected = {}
+    for name in ("ap1", "ap2"):
+        with momentgen.method(name):
+            expected[name] = bayes(x)
+
+    def work(k: int) -> bool:
+        name = ("ap1", "ap2", "sample")[k % 3]
+        with momentgen.method(name):
+            found = bayes(x)
+        return name == "sample" or (
+            torch.equal(found.mean, expected[name].mean) and torch.equal(found.var, expected[name].var)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(120)))
+
+
+def test_it_compiles_in_full() -> None:
+    bayes = randomise(small(3, 8, 2), MeanField(std=0.3))
+    x = torch.randn(4, 3, dtype=torch.float64)
+    compiled = torch.compile(bayes, backend="aot_eager", fullgraph=True)
+    with momentgen.method("ap2"):
+        expected, found = bayes(x), compiled(x)
+    assert torch.allclose(found.mean, expected.mean)
+    assert torch.allclose(found.var, expected.var)
+
+
+def test_pruned_weights_are_certain_zeros() -> None:
+    bayes = randomise(small(3, 8, 2), MeanField(std=0.05), only="*.weight")
+    with torch.no_grad():
+        bayes.posteriors["0/weight"].mean[:4] = 1e-4
+    found = prune(bayes)
+    assert found.kept["0.weight"] == (12, 24)
+    assert found.pruned == pytest.approx(12 / 40, abs=3 / 40)
+    with momentgen.method("sample"):
+        draw = bayes.posteriors["0/weight"].sample()
+    assert float(draw[:4].abs().max()) < 1e-18
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: randomise(torch.nn.ReLU(), MeanField()), "no parameter that only=None chooses"),
+        (lambda: randomise(small(2, 1), MeanField(), only="nothing"), "no parameter that only='nothing'"),
+        (lambda: randomise(small(2, 1), Normal()), "expected a posterior"),  # type: ignore[arg-type]
+        (lambda: randomise("net", MeanField()), r"expected a plain torch\.nn\.Module"),  # type: ignore[arg-type]
+        (lambda: MeanField(std=0.0), "positive standard deviation"),
+        (lambda: MeanField(std=math.nan), "positive standard deviation"),
+        (lambda: MeanField(std=torch.ones(7)).of(torch.nn.Parameter(torch.ones(2))), "does not broadcast"),
+        (lambda: MeanField().of(torch.ones(2)), "expected a parameter"),  # type: ignore[arg-type]
+        (lambda: MeanField().of(torch.nn.Parameter(torch.ones(0))), "with elements"),
+        (lambda: MeanField().sample(), "a family without a parameter"),
+        (lambda: elbo(small(2, 1), Gaussian(var=1.0), torch.ones(1, 2), torch.ones(1, 1), size=1), "made by randomise"),
+        (lambda: elbo(randomise(small(2, 1), MeanField()), Gaussian(var=1.0), None, torch.ones(1), size=0), "a size"),
+    ],
+)
+def test_what_cannot_be_made_random_is_refused_with_its_cause(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()

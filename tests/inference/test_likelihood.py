@@ -1,0 +1,445 @@
+"""Likelihoods: against mpmath's quadrature and closed forms, in the tails, gradients, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from momentgen import Moments
+from momentgen.errors import InputError
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gamma, Gaussian, Likelihood, Probit
+from momentgen.inference.normal_expectations import log_mean_sigmoid, mean_log_ndtr
+from momentgen.runtime import JointMoments
+
+MEANS = (-300.0, -20.0, -3.0, -0.4, 0.0, 1.0, 5.0, 40.0)
+VARS = (0.0, 0.01, 0.5, 1.0, 1.001, 3.0, 30.0, 1e3)
+
+
+def double(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def log_phi(x: float) -> float:
+    return float(scipy.special.log_ndtr(x))
+
+
+def log_sigmoid(x: float) -> float:
+    return float(scipy.special.log_expit(x))
+
+
+def panels(mean: float, var: float, centre: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes z and weights of Gauss-Legendre panels about ``centre``, fine where f = mean + sqrt(var) z is near 0."""
+    std, reach = math.sqrt(var), 13.0
+    edges = set(centre + np.linspace(-reach, reach, 27))
+    for f in (0, 0.5, 1, 2, 4, 8, 15, 30, 60, 150, 400) if std else ():
+        edges |= {z for z in ((f - mean) / std, (-f - mean) / std) if abs(z - centre) < reach}
+    ends = np.array(sorted(edges))
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    half = np.diff(ends)[:, None] / 2
+    return (ends[:-1, None] + half * (1 + nodes)).ravel(), (half * weights).ravel()
+
+
+def expectation_of(function: Callable[[np.ndarray], np.ndarray], mean: float, var: float) -> float:
+    z, weights = panels(mean, var)
+    return math.fsum(function(mean + math.sqrt(var) * z) * weights * scipy.stats.norm.pdf(z))
+
+
+def true_log_mean_sigmoid(mean: float, var: float) -> float:
+    """With panels about the mode of the integrand, in the log domain."""
+    std = math.sqrt(var)
+    mode = scipy.optimize.brentq(lambda z: std * scipy.special.expit(-(mean + std * z)) - z, -1, std + 1)
+    z, weights = panels(mean, var, mode)
+    return float(
+        scipy.special.logsumexp(scipy.special.log_expit(mean + std * z) + scipy.stats.norm.logpdf(z), b=weights)
+    )
+
+
+# ---------------------------------------------------------------- expectations
+
+
+@pytest.mark.parametrize("var", VARS)
+def test_mean_log_ndtr_is_the_quadrature(var):
+    for mean in MEANS:
+        truth = expectation_of(scipy.special.log_ndtr, mean, var)
+        found = mean_log_ndtr(double(mean), double(var)).item()
+        assert abs(found - truth) <= 1e-13 * max(1, abs(truth)), (mean, var)
+
+
+@pytest.mark.parametrize("var", VARS)
+def test_log_mean_sigmoid_is_the_quadrature_in_the_tails_too(var):
+    for mean in MEANS:
+        truth = true_log_mean_sigmoid(mean, var)
+        found = log_mean_sigmoid(double(mean), double(var)).item()
+        assert abs(found - truth) <= 1e-13 * max(1, abs(truth)), (mean, var)
+
+
+@pytest.mark.parametrize("std", [1e7, 1e15])
+def test_mean_log_ndtr_of_a_huge_variance_is_that_of_its_parabola(std):
+    # log Phi(f) = -min(f, 0)^2 / 2 up to a logarithm; the second moment of min(F, 0) has a closed form
+    for k in (-8.5, -7.99, -5.0, -1.0, 0.0, 3.0, 8.5):
+        truth = -(std**2) / 2 * ((1 + k * k) * mpmath.ncdf(-k) - k * mpmath.npdf(k))
+        assert abs(mean_log_ndtr(double(k * std), double(std**2)).item() - truth) <= 2e-11 * std**2
+
+
+@pytest.mark.parametrize("function", [mean_log_ndtr, log_mean_sigmoid])
+def test_partials_obey_price_at_variance_0(function):
+    mean, var = double(-90.0, -20.0, -2.0, 0.0, 3.0).requires_grad_(), torch.zeros(5, dtype=torch.float64)
+    in_mean, in_var = torch.autograd.grad(function(mean, var.requires_grad_()).sum(), (mean, var))
+    for m, d_mean, d_var in zip(mean.tolist(), in_mean.tolist(), in_var.tolist(), strict=True):
+        with mpmath.workdps(60):
+            p = mpmath.ncdf if function is mean_log_ndtr else lambda x: 1 / (1 + mpmath.exp(-x))
+            slope, bend = (mpmath.diff(lambda x: mpmath.log(p(x)), m, n, h=mpmath.mpf("1e-12")) for n in (1, 2))  # noqa: B023
+        # log E p has the curvature of p itself
+        expected = bend / 2 if function is mean_log_ndtr else (bend + slope**2) / 2
+        assert abs(d_mean - slope) <= 1e-6 * max(1, abs(slope))
+        assert abs(d_var - expected) <= 1e-6 * max(1, abs(expected))
+
+
+@pytest.mark.parametrize("function", [mean_log_ndtr, log_mean_sigmoid])
+def test_second_derivatives_on_both_sides_of_variance_1(function):
+    mean = double(-3.0, 0.3, 2.0).requires_grad_()
+    for var in (0.01, 0.6, 4.0):
+        assert gradgradcheck(function, (mean, torch.full_like(mean, var).detach().requires_grad_()), atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [mean_log_ndtr, log_mean_sigmoid])
+def test_second_derivatives_at_variance_0_are_the_limits(function):
+    def hessian(var: float) -> torch.Tensor:
+        return torch.autograd.functional.hessian(lambda mv: function(mv[:1], mv[1:]).sum(), double(0.3, var))
+
+    assert torch.allclose(hessian(0.0), hessian(1e-6), atol=1e-5)
+
+
+# --------------------------------------------------------------------- numbers
+
+
+def test_gaussian_expectation_and_evidence_are_the_closed_forms():
+    mean, var, y = double(0.3, -1.0), double(0.7, 2.0), double(1.0, 0.5)
+    noise = 0.4
+    density = [scipy.stats.norm(f, math.sqrt(noise)).logpdf for f in mean.tolist()]
+    expected = sum(d(t) - v / (2 * noise) for d, t, v in zip(density, y.tolist(), var.tolist(), strict=True))
+    evidence = scipy.stats.norm(mean.numpy(), (var + noise).sqrt().numpy()).logpdf(y.numpy()).sum()
+    likelihood = Gaussian(noise)
+    assert likelihood.expected_log_prob(Moments(mean, var), y).item() == pytest.approx(expected, rel=1e-14)
+    assert likelihood.log_z(Moments(mean, var), y).item() == pytest.approx(evidence, rel=1e-14)
+    assert torch.equal(likelihood.predictive(Moments(mean, var)).var, var + noise)
+    plain = scipy.stats.norm(mean.numpy(), math.sqrt(noise)).logpdf(y.numpy()).sum()
+    assert likelihood.log_prob(mean, y).item() == pytest.approx(plain, rel=1e-14)
+
+
+def test_gamma_noise_expectation_is_the_quadrature_over_precision_and_output():
+    shape, rate, mean, var, y = 3.0, 1.5, 0.4, 0.8, 1.3
+
+    def given(precision):
+        density = rate**shape / mpmath.gamma(shape) * precision ** (shape - 1) * mpmath.exp(-rate * precision)
+        square = (y - mean) ** 2 + var
+        return density * (mpmath.log(precision / (2 * mpmath.pi)) - precision * square) / 2
+
+    truth = mpmath.quad(given, [0, 0.01, 0.5, 2, 5, 20, 60])
+    likelihood = Gaussian(precision=Gamma(shape, rate))
+    found = likelihood.expected_log_prob(Moments(double(mean), double(var)), double(y)).item()
+    assert found == pytest.approx(float(truth), rel=1e-12)
+
+
+def test_gamma_noise_evidence_has_the_moments_of_the_student_distribution():
+    shape, rate = 3.5, 2.0
+    student = scipy.stats.t(2 * shape, loc=0.4, scale=math.sqrt(rate / shape))
+    likelihood, output = Gaussian(precision=Gamma(shape, rate)), Moments(double(0.4), double(0.8))
+    predictive = likelihood.predictive(output)
+    assert predictive.var.item() == pytest.approx(student.var() + 0.8, rel=1e-12)
+    matched = scipy.stats.norm(0.4, math.sqrt(student.var() + 0.8)).logpdf(1.3)
+    assert likelihood.log_z(output, double(1.3)).item() == pytest.approx(matched, rel=1e-12)
+    assert likelihood.log_prob(double(0.4), double(1.3)).item() == pytest.approx(student.logpdf(1.3), rel=1e-12)
+
+
+def test_gamma_noise_has_a_divergence_from_its_prior_and_takes_updates():
+    noise = Gamma(6.0, 3.0, learn=True)
+    assert Gaussian(precision=noise).kl().item() == pytest.approx(0.0, abs=1e-6)  # parameters are float32
+    noise.set(7.0, 2.0)
+    prior, now = scipy.stats.gamma(6, scale=1 / 3), scipy.stats.gamma(7, scale=1 / 2)
+    truth = mpmath.quad(
+        lambda x: now.pdf(float(x)) * (now.logpdf(float(x)) - prior.logpdf(float(x))), [1e-9, 2, 5, 12, 40]
+    )
+    assert noise.kl().item() == pytest.approx(float(truth), rel=1e-5)
+    noise.kl().backward()
+    assert noise.log_shape.grad is not None
+    assert noise.log_shape.grad.isfinite()
+
+
+def test_gaussian_evidence_of_correlated_outputs_is_that_of_all_together():
+    torch.manual_seed(0)
+    mean, factor, y = (torch.randn(*shape, dtype=torch.float64) for shape in ((3, 2), (3, 4, 2), (3, 2)))
+    covariance = factor.mT @ factor
+    output = JointMoments.of(mean, covariance.diagonal(dim1=1, dim2=2), factor)
+    found = Gaussian(double(0.3, 0.6)).log_z(output, y)
+    for n in range(3):
+        joint = scipy.stats.multivariate_normal(mean[n].numpy(), covariance[n].numpy() + np.diag([0.3, 0.6]))
+        assert found[n].item() == pytest.approx(joint.logpdf(y[n].numpy()), rel=1e-12)
+
+
+def test_learnt_noise_has_a_gradient_and_stays_positive():
+    likelihood = Gaussian(0.5, learn=True)
+    assert [name for name, _ in likelihood.named_parameters()] == ["log_var"]
+    likelihood.expected_log_prob(Moments(torch.zeros(1), torch.zeros(1)), torch.ones(1)).backward()
+    assert likelihood.log_var.grad.item() == pytest.approx(0.5 / 0.5 - 0.5, rel=1e-6)  # of -log(var)/2 - 1/(2 var)
+
+
+# ---------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(("mean", "var"), [(0.7, 2.0), (-4.0, 0.3), (2.0, 9.0)])
+def test_probit_terms_are_the_quadrature(mean, var):
+    likelihood, output = Probit(), Moments(double(mean), double(var))
+    for label in (0, 1):
+        sign = 2 * label - 1
+        y = torch.tensor([label])
+        expected = expectation_of(lambda f, s=sign: scipy.special.log_ndtr(s * f), mean, var)
+        evidence = math.log(expectation_of(lambda f, s=sign: scipy.special.ndtr(s * f), mean, var))
+        assert likelihood.expected_log_prob(output, y).item() == pytest.approx(expected, rel=1e-12)
+        assert likelihood.log_z(output, y).item() == pytest.approx(evidence, rel=1e-12)
+        assert likelihood.log_prob(double(mean), y).item() == pytest.approx(log_phi(sign * mean))
+        p = likelihood.predictive(output).item()
+        assert (p if label else 1 - p) == pytest.approx(float(math.exp(evidence)), abs=1e-9)
+
+
+@pytest.mark.parametrize(("mean", "var"), [(0.7, 2.0), (-4.0, 0.3), (2.0, 9.0)])
+def test_bernoulli_terms_are_the_quadrature(mean, var):
+    likelihood, output = Bernoulli(), Moments(double(mean), double(var))
+    for label in (False, True):
+        sign = 1 if label else -1
+        y = torch.tensor([label])
+        expected = expectation_of(lambda f, s=sign: scipy.special.log_expit(s * f), mean, var)
+        evidence = true_log_mean_sigmoid(sign * mean, var)
+        assert likelihood.expected_log_prob(output, y).item() == pytest.approx(expected, abs=1e-6)  # the op's
+        assert likelihood.log_z(output, y).item() == pytest.approx(evidence, rel=1e-12)
+        assert likelihood.log_prob(double(mean), y).item() == pytest.approx(log_sigmoid(sign * mean))
+        p = likelihood.predictive(output).item()
+        assert (p if label else 1 - p) == pytest.approx(float(math.exp(evidence)), abs=3e-7)  # the op's
+
+
+@pytest.mark.parametrize("expectation", ["quadrature", "bound", "mean_predictor"])
+def test_categorical_expectation_of_two_classes_is_that_of_their_difference(expectation):
+    means, variances = (0.8, -0.3), (0.5, 0.4)
+    output = Moments(double(*means), double(*variances))
+    for label, sign in ((0, 1), (1, -1)):
+        truth = expectation_of(lambda f, s=sign: scipy.special.log_expit(s * f), means[0] - means[1], sum(variances))
+        found = Categorical(expectation).expected_log_prob(output, torch.tensor(label)).item()
+        if expectation == "quadrature":
+            assert found == pytest.approx(float(truth), abs=2e-3)
+            many = Categorical(points=16384).expected_log_prob(output, torch.tensor(label)).item()
+            assert many == pytest.approx(float(truth), abs=2e-5)
+        else:
+            assert found < truth
+
+
+def test_categorical_quadrature_takes_the_covariance_along():
+    # two logits that move together leave their softmax alone
+    factor = torch.full((1, 1, 2), 3.0, dtype=torch.float64)
+    output = JointMoments.of(double(1.0, 0.0)[None], double(9.0, 9.0)[None], factor)
+    truth = torch.log_softmax(output.mean, -1)[:, 1]
+    y = torch.tensor([1])
+    assert torch.allclose(Categorical().expected_log_prob(output, y), truth, rtol=1e-12)
+    assert torch.allclose(Categorical().log_z(output, y), truth, rtol=1e-12)
+    apart = Moments(output.mean, output.var)
+    assert Categorical().expected_log_prob(apart, y) < truth - 0.3
+
+
+@pytest.mark.parametrize("expectation", ["quadrature", "bound"])
+def test_categorical_expectation_of_an_almost_certain_class_keeps_its_digits(expectation):
+    output = Moments(torch.tensor([1e4 + 12.0, 1e4]), torch.full((2,), 0.01))
+    found = Categorical(expectation).expected_log_prob(output, torch.tensor(0)).item()
+    truth = expectation_of(scipy.special.log_expit, 12.0, 0.02)
+    assert abs(found - truth) < (1e-6 if expectation == "quadrature" else 0.006)  # the bound has y's own variance
+
+
+def test_categorical_evidence_is_that_of_its_predictive():
+    torch.manual_seed(0)
+    output, y = Moments(torch.randn(4, 3), torch.rand(4, 3)), torch.tensor([0, 2, 1, 1])
+    for posterior in (None, "simplified", "normal"):
+        likelihood = Categorical(posterior=posterior)
+        probabilities = likelihood.predictive(output)
+        assert torch.allclose(probabilities.sum(-1), torch.ones(4))
+        assert torch.allclose(likelihood.log_z(output, y), probabilities[range(4), y].log(), atol=1e-6)
+
+
+def test_mean_predictor_is_the_papers_form():
+    output, y = Moments(double(0.7, -1.2), double(0.5, 2.0)), torch.tensor([1, 0])
+    logits = (log_sigmoid(0.7), log_sigmoid(1.2))
+    found = Bernoulli("mean_predictor").expected_log_prob(output, y).item()
+    assert found == pytest.approx(sum(logits) - 1.25, rel=1e-12)
+    assert found < Bernoulli().expected_log_prob(output, y).item()
+    probit = Probit("mean_predictor").expected_log_prob(output, y).item()
+    assert probit == pytest.approx(log_phi(0.7) + log_phi(1.2) - 1.25, rel=1e-12)
+    assert probit < Probit().expected_log_prob(output, y).item()
+
+
+# --------------------------------------------------------- gradients and extremes
+
+LIKELIHOODS: dict[str, tuple[Likelihood, torch.Tensor]] = {
+    "gaussian": (Gaussian(0.3), double(0.2, -1.0, 3.0)),
+    "gamma": (Gaussian(precision=Gamma(3.0, 2.0)), double(0.2, -1.0, 3.0)),
+    "probit": (Probit(), torch.tensor([0, 1, 1])),
+    "bernoulli": (Bernoulli(), torch.tensor([0, 1, 1])),
+    "bernoulli mean_predictor": (Bernoulli("mean_predictor"), torch.tensor([0, 1, 1])),
+    "categorical": (Categorical(), torch.tensor(1)),
+    "categorical bound": (Categorical("bound"), torch.tensor(1)),
+    "categorical mean_predictor": (Categorical("mean_predictor", posterior="simplified"), torch.tensor(1)),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_z"])
+@pytest.mark.parametrize("scale", [0.3, 6.0])
+def test_gradients_in_mean_and_variance(name, method, scale):
+    likelihood, y = LIKELIHOODS[name]
+    mean, var = double(0.4, -2.0, 1.5).requires_grad_(), (scale * double(0.5, 1.2, 2.0)).requires_grad_()
+    assert gradcheck(lambda m, v: getattr(likelihood, method)(Moments(m, v), y), (mean, var), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_extreme_outputs_give_finite_values_and_gradients(name, dtype):
+    likelihood, y = LIKELIHOODS[name]
+    y = y.to(dtype) if y.is_floating_point() else y
+    for size in (0.0, 1e4):
+        for variance in (0.0, 1e-30, 1.0, 1e8, 1e30):
+            mean = (size * torch.tensor([1.0, -1.0, 0.5], dtype=dtype)).requires_grad_()
+            var = torch.full((3,), variance, dtype=dtype, requires_grad=True)
+            for method in ("expected_log_prob", "log_z"):
+                value = getattr(likelihood, method)(Moments(mean, var), y)
+                found = (value, *torch.autograd.grad(value, (mean, var)))
+                assert all(bool(t.isfinite().all()) for t in found), (method, size, variance, found)
+                assert value.dtype is dtype
+                assert value.shape == ()
+
+
+def test_categorical_quadrature_has_the_derivative_at_variance_0():
+    mean, var = double(0.4, -2.0, 1.5), torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(Categorical().expected_log_prob(Moments(mean, var), torch.tensor(1)), var)
+    p = torch.softmax(mean, -1)
+    assert torch.allclose(found, -p * (1 - p) / 2, rtol=1e-5)  # Price: half the second derivative
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_samples_in_front_are_taken_one_by_one(name):
+    likelihood, y = LIKELIHOODS[name]
+    torch.manual_seed(0)
+    mean, var = torch.randn(5, 4, 3, dtype=torch.float64), torch.rand(5, 4, 3, dtype=torch.float64)
+    y = y.expand(4, *y.shape)
+    for method in ("expected_log_prob", "log_z"):
+        whole = getattr(likelihood, method)(Moments(mean, var), y)
+        alone = getattr(likelihood, method)(Moments(mean[2, 1], var[2, 1]), y[1])
+        assert whole.shape == (5, 4)
+        assert torch.allclose(whole[2, 1], alone, rtol=1e-12)
+    assert torch.allclose(likelihood.log_prob(mean, y)[2, 1], likelihood.log_prob(mean[2, 1], y[1]), rtol=1e-12)
+    assert float(likelihood.kl()) == pytest.approx(0.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "categorical"])
+def test_compiled_terms_are_the_eager_ones(name):
+    likelihood, y = LIKELIHOODS[name]
+    mean, var = double(0.4, -2.0, 1.5).requires_grad_(), double(0.5, 1.2, 2.0).requires_grad_()
+
+    def terms(mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        found = likelihood.expected_log_prob(Moments(mean, var), y)
+        return found if name == "categorical" else found + likelihood.log_z(Moments(mean, var), y)
+
+    torch.compiler.reset()
+    compiled, eager = torch.compile(terms, fullgraph=True, backend="aot_eager")(mean, var), terms(mean, var)
+    assert torch.allclose(compiled, eager, rtol=1e-12)
+    for found, truth in zip(*(torch.autograd.grad(each, (mean, var)) for each in (compiled, eager)), strict=True):
+        assert torch.allclose(found, truth, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gamma", "probit", "bernoulli", "categorical"])
+def test_vmap_and_func_grad_are_the_loop(name):
+    likelihood, y = LIKELIHOODS[name]
+    torch.manual_seed(0)
+    means, var = torch.randn(4, 3, dtype=torch.float64), double(0.5, 1.2, 2.0)
+
+    def term(mean: torch.Tensor) -> torch.Tensor:
+        return likelihood.expected_log_prob(Moments(mean, var), y)
+
+    assert torch.allclose(torch.func.vmap(term)(means), torch.stack([term(mean) for mean in means]), rtol=1e-12)
+    mean = means[0].clone().requires_grad_()
+    (truth,) = torch.autograd.grad(term(mean), mean)
+    assert torch.allclose(torch.func.grad(term)(means[0]), truth, rtol=1e-12)
+
+
+# -------------------------------------------------------------------- bad input
+
+NAN = math.nan
+REFUSED = {
+    "labels 2": (Probit(), torch.zeros(2, 1), torch.tensor([[1], [2]]), "labels 0 and 1"),
+    "labels -1": (Bernoulli(), torch.zeros(2, 1), torch.tensor([[1], [-1]]), "labels 0 and 1"),
+    "labels NaN": (Bernoulli(), torch.zeros(2, 1), torch.tensor([[1], [NAN]]), "or NaN"),
+    "class 3 of 3": (Categorical(), torch.zeros(2, 3), torch.tensor([0, 3]), "from 0 to 2, got 0 to 3"),
+    "class -100": (Categorical(), torch.zeros(2, 3), torch.tensor([0, -100]), "from 0 to 2"),
+    "classes as floats": (Categorical(), torch.zeros(2, 3), torch.zeros(2), "torch.int64"),
+    "one-hot classes": (Categorical(), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64), "shape"),
+    "targets NaN": (Gaussian(1.0), torch.zeros(2, 1), torch.tensor([[1.0], [NAN]]), "finite"),
+    "targets infinite": (Gaussian(1.0), torch.zeros(2, 1), torch.tensor([[1.0], [math.inf]]), "finite"),
+    "targets (n,)": (Gaussian(1.0), torch.zeros(2, 1), torch.zeros(2), r"shape \(2, 1\), got \(2,\)"),
+    "targets wider": (Gaussian(1.0), torch.zeros(2, 1), torch.zeros(2, 2), "shape"),
+    "one target for all": (Gaussian(1.0), torch.zeros(2, 1), torch.zeros(1), "shape"),
+    "one class for all": (Categorical(), torch.zeros(2, 3), torch.tensor(1), "shape"),
+    "target a number": (Gaussian(1.0), torch.zeros(2, 1), 1.0, "float"),
+    "targets float64": (Gaussian(1.0), torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.float64), "float32"),
+    "noise of another shape": (Gaussian(torch.ones(3)), torch.zeros(2, 2), torch.zeros(2, 2), "broadcasts"),
+    "noise that widens": (Gaussian(torch.ones(3)), torch.zeros(2, 1), torch.zeros(2, 1), "broadcasts"),
+    "integer outputs": (Probit(), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), "dtype|float"),
+    "half outputs": (Probit(), torch.zeros(2, 1).half(), torch.ones(2, 1), "float32 or float64"),
+    "no dimension": (Probit(), torch.tensor(0.0), torch.tensor(1), r"\(\.\.\., k\)"),
+    "not moments": (Probit(), [0.0], torch.tensor([1]), "expected a tensor or Moments"),
+    "negative variance": (Probit(), Moments(torch.zeros(1), -torch.ones(1)), torch.tensor([1]), "negative"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_z", "log_prob"])
+def test_bad_observations_are_refused(name, method):
+    likelihood, output, y, text = REFUSED[name]
+    with pytest.raises(InputError, match=text):
+        getattr(likelihood, method)(output, y)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Gaussian(0.0), "positive"),
+        (lambda: Gaussian(-1.0), "positive"),
+        (lambda: Gaussian(NAN), "positive"),
+        (lambda: Gaussian(math.inf), "finite"),
+        (lambda: Gaussian(), "either"),
+        (lambda: Gaussian(1.0, precision=Gamma(1.0, 1.0)), "either"),
+        (lambda: Gaussian(precision=Gamma(1.0, 1.0), learn=True), "Gamma"),
+        (lambda: Gamma(0.0, 1.0), "shape"),
+        (lambda: Gamma(1.0, torch.tensor([1.0, -1.0])), "rate"),
+        (lambda: Gamma(2.0, 1.0).set(1.0, NAN), "rate"),
+        (lambda: Gamma(1.0, 1.0).mean_inverse, "beyond 1"),
+        (lambda: Bernoulli("bound"), "exact, mean_predictor"),
+        (lambda: Categorical("exact"), "quadrature"),
+        (lambda: Categorical(posterior="exact"), "logistic"),
+        (lambda: Categorical(points=7), "even"),
+    ],
+)
+def test_bad_parameters_are_refused(make, text):
+    with pytest.raises(InputError, match=text):
+        make()
+
+
+def test_correlated_labels_are_refused_where_they_would_be_taken_as_independent():
+    output = JointMoments.of(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 1, 2))
+    y = torch.ones(1, 2)
+    with pytest.raises(InputError, match="independent outputs"):
+        Probit().log_z(output, y)
+    assert Probit().expected_log_prob(output, y).shape == (1,)  # a sum of expectations needs no covariance
