@@ -142,14 +142,14 @@ def test_the_posterior_of_a_linear_problem_is_that_of_the_conjugate_regression()
     state, _ = simulate(model, X, 1, draw)
     state = state._replace(precisions=(state.precisions[0], torch.tensor([[4.0]], dtype=torch.float64)))
     run = quick(
-        model, X, Y, start=state, chains=1, burn_in=0, draws=4000, fixed=("activations", "precisions", "gates", "gamma")
+        model, X, Y, start=state, chains=1, burn_in=0, draws=1500, fixed=("activations", "precisions", "gates", "gamma")
     ).run()
     a = torch.cat([state.activations[0][0], torch.ones(len(X), 1, dtype=torch.float64)], 1)
     cov = torch.linalg.inv(torch.eye(2, dtype=torch.float64) / 2 + 4 * a.T @ a)
     mean = 4 * cov @ a.T @ Y[:, 0]
     found = run.draws.weights[1][0, :, 0]
-    assert ((found.mean(0) - mean).abs() / (cov.diagonal() / 4000).sqrt()).max() < 4.5
-    assert ((found.var(0) / cov.diagonal() - 1).abs()).max() < 4.5 * math.sqrt(2 / 4000)
+    assert ((found.mean(0) - mean).abs() / (cov.diagonal() / 1500).sqrt()).max() < 4.5
+    assert ((found.var(0) / cov.diagonal() - 1).abs()).max() < 4.5 * math.sqrt(2 / 1500)
 
 
 def test_arviz_gets_all_draws_and_names_what_is_missing_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

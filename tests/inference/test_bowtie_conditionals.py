@@ -118,9 +118,9 @@ def test_collapsed_weights_are_drawn_from_the_joint_without_activations(widths: 
 
 @pytest.mark.parametrize("widths", [(2, 3, 1), (2, 3, 2), (2, 2, 3, 1), (2, 2, 3, 2)])
 def test_collapsed_gates_have_their_posterior_without_activations(widths: tuple[int, ...]) -> None:
-    """All 2^units gates of each row by Bayes' rule, against the shares of 20,000 draws."""
+    """All 2^units gates of each row by Bayes' rule, against the shares of 10,000 draws."""
     model, state, data = case(widths)
-    top, draws, units = model.depth - 1, 20_000, widths[-2]
+    top, draws, units = model.depth - 1, 10_000, widths[-2]
     one = State(*(tuple(part[:1] for part in field) for field in state))
     terms = []
     for gates in torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * units):

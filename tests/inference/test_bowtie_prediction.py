@@ -31,8 +31,8 @@ def one_network(model: BowTieModel, draws: int) -> Draws:
 
 @pytest.mark.parametrize("widths", [(2, 3, 1), (2, 3, 2), (2, 3, 4, 1), (2, 3, 2, 2, 2)])
 def test_the_mixture_has_the_distribution_of_simulated_targets(widths: tuple[int, ...]) -> None:
-    """Simulated here step by step from equations (4) and (5), for 100,000 draws of gates and noise."""
-    model, n = BowTieModel(widths, 0.7, ConjugatePrior(shape=3.0, rate=1.0)), 100_000
+    """Simulated here step by step from equations (4) and (5), for 40,000 draws of gates and noise."""
+    model, n = BowTieModel(widths, 0.7, ConjugatePrior(shape=3.0, rate=1.0)), 40_000
     draws = one_network(model, n)
     x = torch.tensor([[0.4, -1.0], [1.5, 0.2]], dtype=torch.float64)
     found = predict(model, draws, x)

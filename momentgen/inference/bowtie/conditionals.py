@@ -275,19 +275,18 @@ def draw_collapsed_gates(model: BowTieModel, state: State, data: Data, generator
     matrix, residual = _targets_without_activations(model, state, data)  # (chains, outputs, units), (..., outputs, n)
     layer = model.depth - 1
     u = preactivations(state, data, layer).permute(2, 0, 1).contiguous()
-    gates = state.gates[layer].permute(2, 0, 1).contiguous()
-    uniform = torch.rand(u.shape, generator=generator, dtype=u.dtype, device=u.device)
+    before = state.gates[layer].permute(2, 0, 1).contiguous()
+    uniform = torch.empty_like(u).uniform_(generator=generator)
     columns = matrix.permute(2, 0, 1)[..., None]  # (units, chains, outputs, 1)
-    norms = columns.square().sum(-2)
-    # The part of the logit that does not depend on the other gates, less the threshold of the draw.
-    fixed = u / model.tau - 0.5 * norms * u.square() - uniform.logit()
-    residual = residual - matrix @ (gates * u).permute(1, 0, 2)
-    for unit in range(len(u)):
-        column, value = columns[unit], u[unit]
-        residual = residual + column * (gates[unit] * value)[:, None]
-        gates[unit] = fixed[unit] + value * (column * residual).sum(1) > 0
-        residual = residual - column * (gates[unit] * value)[:, None]
-    return gates.permute(1, 2, 0).contiguous()
+    # The logit, less the threshold of the draw, but for u·wᵀ(residual with this unit as it was).
+    known = u / model.tau + columns.square().sum(-2) * (before - 0.5) * u.square() - uniform.logit()
+    residual = residual - matrix @ (before * u).transpose(0, 1)
+    after = []
+    for part, was, value, column in zip(known, before, u, columns, strict=True):
+        gate = (torch.addcmul(part, value, (column * residual).sum(1)) > 0).to(u.dtype)
+        residual = torch.addcmul(residual, column, ((gate - was) * value)[:, None], value=-1)
+        after.append(gate)
+    return torch.stack(after, -1)
 
 
 def collapsed_weights_conditional(model: BowTieModel, state: State, data: Data) -> NormalConditional:
