@@ -301,3 +301,10 @@ def test_every_start_is_a_state_of_the_model() -> None:
     for start in chains.STARTS.values():
         for model in (MODEL, DEEP):
             model.check(start(model, model.data(X, Y), 3), len(X))
+
+
+def test_chains_run_where_gradients_are_off_and_for_features_that_have_some() -> None:
+    with torch.no_grad():
+        found = Chains(MODEL, X.clone().requires_grad_(), Y, chains=1, burn_in=1, draws=1, seed=5).run()
+    assert_same(found, Chains(MODEL, X, Y, chains=1, burn_in=1, draws=1, seed=5).run())
+    assert not any(part.requires_grad for part in tensors(found.state))

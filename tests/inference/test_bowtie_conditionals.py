@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Normal
+from torch.distributions import Bernoulli, Gamma, Normal
 
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import conditionals as c
@@ -52,6 +52,30 @@ def assert_same_ratio(
     expected = after - log_joint(model, one, data, augmented)
     assert bool((expected.abs() > 1e-3).all()), "the two states must differ"
     assert ((log_density - expected).abs() / (1 + after.abs())).max() < 1e-8
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, ...]) -> None:
+    """Term by term, by torch's distributions; with γ each gate has log PG(γ | 1, c) − log PG(γ | 1, 0) besides."""
+    model, state, data = case(widths)
+    total, besides = torch.zeros(CHAINS, dtype=torch.float64), torch.zeros(CHAINS, dtype=torch.float64)
+    below = data.x[:, :-1].expand(CHAINS, -1, -1)
+    for layer, (weights, precision) in enumerate(zip(state.weights, state.precisions, strict=True)):
+        u = below @ weights[:, :, :-1].mT + weights[:, None, :, -1]
+        std, prior = precision.rsqrt()[:, None], model.prior(layer)
+        if layer < model.depth:
+            below = state.activations[layer]
+            total += Bernoulli(logits=u / model.tau).log_prob(state.gates[layer]).sum((1, 2))
+            total += Normal(state.gates[layer] * u, std).log_prob(below).sum((1, 2))
+            c = u / model.tau
+            besides += ((c / 2).cosh().log() - state.gamma[layer] * c.square() / 2).sum((1, 2))
+        else:
+            total += Normal(u, std).log_prob(data.y).sum((1, 2))
+        mean, var = torch.tensor(prior.mean, dtype=torch.float64), torch.tensor(prior.var, dtype=torch.float64)
+        total += Normal(mean, var.sqrt()).log_prob(weights).sum((1, 2))
+        total += Gamma(torch.tensor(prior.shape).double(), prior.rate).log_prob(precision).sum(1)
+    torch.testing.assert_close(log_joint(model, state, data), total, rtol=1e-12, atol=0)
+    torch.testing.assert_close(log_joint(model, state, data, augmented=True), total + besides, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("widths", SIZES)

@@ -146,6 +146,7 @@ def random_start(model: BowTieModel, data: Data, chains: int, generator: Generat
     return start_at(model, data, tuple(weights), generator)
 
 
+@torch.enable_grad()
 def relu_start(
     model: BowTieModel, data: Data, chains: int, generator: Generator | None = None, steps: int = 500
 ) -> State:

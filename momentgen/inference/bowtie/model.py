@@ -157,8 +157,8 @@ class BowTieModel:
                 raise InputError(f"BowTieModel: expected {name} of shape (n, {width}), got {tuple(value.shape)}")
             if not bool(value.isfinite().all()):
                 raise InputError(f"BowTieModel: expected finite {name}, got NaN or infinity")
-        with_one = with_ones(x.double())
-        return Data(with_one, y.double(), (with_one[:, :, None] * with_one[:, None, :]).flatten(1))
+        with_one = with_ones(x.detach().double())
+        return Data(with_one, y.detach().double(), (with_one[:, :, None] * with_one[:, None, :]).flatten(1))
 
     def check(self, state: State, n: int) -> None:
         """Raise InputError where a state's tensors are not of this model's shapes for ``n`` rows."""
