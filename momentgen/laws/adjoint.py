@@ -32,7 +32,7 @@ from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Adjoint", "Sources", "adjoint", "foreign", "gain_of", "recording"]
+__all__ = ["SOURCES", "Adjoint", "Sources", "adjoint", "foreign", "gain_of", "recording", "shifted_law"]
 
 
 class Sources:
@@ -86,17 +86,18 @@ class Sources:
         return mean
 
 
-_sources: ContextVar[Sources] = ContextVar("momentgen_sources")
+#: the sources of the run that is under way in this thread and task
+SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
 
 
 @contextmanager
 def recording(sources: Sources) -> Iterator[None]:
     """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
-    token = _sources.set(sources)
+    token = SOURCES.set(sources)
     try:
         yield
     finally:
-        _sources.reset(token)
+        SOURCES.reset(token)
 
 
 @register_pytree
@@ -109,13 +110,14 @@ class Adjoint(Diagonal):
 
 def adjoint(x: Moments) -> Adjoint:
     """A random input of that mean and *variance*, and covariance if it has one; a batch of one."""
-    sources = _sources.get()
+    sources = SOURCES.get()
     if isinstance(x, JointMoments):
-        return _law(sources.combined(x.mean, x.factor[0]), x.var)
-    return _law(sources.shifted(*x), x.var)
+        return shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
+    return shifted_law(sources.shifted(*x), x.var)
 
 
-def _law(mean: Tensor, var: Tensor) -> Adjoint:
+def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
+    """A law of a mean that sources have shifted; its *variance* is a constant to every derivative."""
     law: Adjoint = new_law(Adjoint, mean, var.detach())
     law._noise = Adjoint
     return law
@@ -161,7 +163,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
 
 
 def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    sources = _sources.get()
+    sources = SOURCES.get()
     mean, var = law._parts()
     var = var.detach()
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
@@ -225,7 +227,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: _law(*parts))
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: shifted_law(*parts))
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
@@ -245,7 +247,7 @@ def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         share = op.mean_gradients(m1, v1, m2, v2)[0]
         return (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
 
-    return _sources.get().remainder(mean, rest), var.detach()
+    return SOURCES.get().remainder(mean, rest), var.detach()
 
 
 class _Rules(dict[str, Rule]):

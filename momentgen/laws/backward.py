@@ -22,9 +22,10 @@ from momentgen.laws.adjoint import Adjoint, Sources, adjoint, foreign, recording
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.examples import is_moments, is_real, leaves_of, per_example
+from momentgen.laws.examples import is_moments, is_real, leaves_of
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 
@@ -271,7 +272,7 @@ def output_covariance(
             )
         return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
 
-    return JointMoments.of(*per_example(network, converted._forward_inside, one, (given, *args), kwargs))
+    return JointMoments.of(*planned_per_example(network, converted._forward_inside, one, (given, *args), kwargs))
 
 
 def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:

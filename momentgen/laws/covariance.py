@@ -8,6 +8,7 @@ one among the dimensions, have one matrix.  What laws have to do with each other
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from momentgen.laws.law import Law, new_law
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters import LIFT, Plan
 from momentgen.laws.point import Point, point
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unsupported import unsupported
@@ -196,13 +198,18 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         finally:
             CURRENT.reset(token)
 
-    width, chunk = batch, None
+    from momentgen.laws.parameters_covariance import random_parameter  # made of this module's law
+
+    width, chunk, plan = batch, None, Plan()
     while True:
+        lift_token = LIFT.set(functools.partial(random_parameter, plan))
         try:
             parts = per_example(where, forward, one, args, kwargs, chunk)
         except Narrower as fewer:
             width = chunk = fewer.batch
             continue
+        finally:
+            LIFT.reset(lift_token)
         return _raised(parts, layout)
 
 

@@ -38,9 +38,10 @@ from momentgen.laws.backward import (
 )
 from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
-from momentgen.laws.examples import is_real, leaves_of, per_example, with_moments
+from momentgen.laws.examples import is_real, leaves_of, with_moments
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS
 from momentgen.runtime import JointMoments, Moments
@@ -49,8 +50,8 @@ from momentgen.runtime.inputs import autocast_in_force
 __all__ = ["FEW_OUTPUTS", "Effort", "effort", "propagate"]
 
 #: The default is ``adjoint`` up to so many random values that an example has at the output: one of a regression, or its
-#: mean and variance.  There it takes half the time of ``correlated`` (benchmarks/results/correlation.json, "few
-#: outputs"); from five outputs on they take the same, and ``correlated`` errs less at every noise that was measured.
+#: mean and variance.  There it takes about half the time of ``correlated`` (benchmarks/results/correlation.json, "few
+#: outputs"); from five outputs on they take the same, and from noise of 0.01 on ``correlated`` errs less.
 FEW_OUTPUTS: Final = 2
 
 
@@ -119,10 +120,10 @@ def propagate(
     args, kwargs = with_moments(args, kwargs)
     device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
     if not autocast_in_force(device):
-        return _from_parts(per_example(where, forward, one, args, kwargs), plan)
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
     args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
     with torch.autocast(device, enabled=False):
-        return _from_parts(per_example(where, forward, one, args, kwargs), plan)
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
 
 
 # ----------------------------------------------------------------- first pass

@@ -21,10 +21,14 @@ class Correlated:
 
     mean: torch.Tensor
     covariance: torch.Tensor
+    independent = False
 
     @property
     def var(self) -> torch.Tensor:
         return self.covariance.diagonal()
+
+    def trace(self) -> torch.Tensor:
+        return self.covariance.trace()
 
     def log_det(self) -> torch.Tensor:
         return torch.linalg.slogdet(self.covariance).logabsdet
