@@ -139,7 +139,7 @@ def colour_images(folder: Path | None, console: Console) -> Images:
     """Images of 32 × 32, values in 0..1: CIFAR-10 or SVHN where ``folder`` has them, else MNIST with a black edge.
 
     CIFAR-10 as its python batches (in ``folder``, or ``cifar-10-batches-py`` in it) or ``cifar10.npz`` with ``x_train``
-    and ``x_test`` of shape (N, 32, 32, 3), ``y_train`` and ``y_test``; SVHN as ``train_32x32.mat`` and ``test_32x32.mat``.
+    and ``x_test`` of shape (N, 32, 32, 3), ``y_train`` and ``y_test``; SVHN as ``train_32x32.mat``, ``test_32x32.mat``.
     """
     for place in [folder, folder / "cifar-10-batches-py"] if folder else []:
         if (place / "data_batch_1").exists():

@@ -1,4 +1,4 @@
-"""A network from outside, a vision transformer of Hugging Face, made Bayesian in its last layer and trained, unmodified."""
+"""A network from outside, a vision transformer of Hugging Face, made Bayesian in its last layer, unmodified."""
 
 from __future__ import annotations
 
