@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.laws.border import METHODS as BORDER_METHODS
-from momentgen.laws.border import PROPAGATIONS
+from momentgen.laws.border import METHODS
+from momentgen.laws.propagations import PROPAGATIONS
 
 __all__ = ["MONTE_CARLO", "Answer", "Layers", "Truth", "answer", "hidden", "known_methods", "runner", "truth"]
 
@@ -192,8 +192,7 @@ def hidden(run: Callable[[Moments], object], net: nn.Module, x: Moments, expecte
 
 def known_methods() -> list[str]:
     """The baselines, and momentgen's methods that the installed library has."""
-    own = [name for name in BORDER_METHODS if name == "ap2" or name in PROPAGATIONS]
-    own += ["adjoint"] if hasattr(momentgen, "output_covariance") else []
+    own = [name for name in METHODS if name == "ap2" or name in PROPAGATIONS]
     return [*own, "linear", *MONTE_CARLO]
 
 
@@ -203,8 +202,6 @@ def runner(method: str, one: Trained) -> tuple[Callable[[Moments], Any], nn.Modu
         return lambda x: sampled(one, x, MONTE_CARLO[method], seed=3), None
     if method == "linear":
         return lambda x: linear(one.net, x), None
-    if method == "adjoint":
-        return lambda x: momentgen.output_covariance(one.net, x), None
     net = momentgen.convert(one.net, method=method)
 
     def run(x: Moments) -> Any:

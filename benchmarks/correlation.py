@@ -2,6 +2,8 @@
 
     python benchmarks/correlation.py --data DIR          # DIR holds mnist.npz
     python benchmarks/correlation.py --data DIR --methods covariance correlated --networks mlp lenet
+    python benchmarks/correlation.py --data DIR --few    # cost of adjoint and correlated by the number of outputs
+    python benchmarks/correlation.py --table             # the table of docs/networks.md, from the results on disk
 
 Networks are plain torch modules trained on MNIST, called as a user does: ``momentgen.convert(net, method)(Moments(x,
 var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over examples and outputs:
@@ -22,6 +24,7 @@ added to those that are there already if they were measured on the same inputs.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import time
@@ -35,7 +38,7 @@ from _common import RESULTS, console, environment, interleaved_medians
 from _trained import NETWORKS, Trained, cache_folder, images, trained
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from momentgen import Moments
 from momentgen.errors import MomentgenError
@@ -154,6 +157,41 @@ def costs(one: Trained, methods: list[str], x: Moments, rounds: int) -> dict[str
     return {method: {"cost": seconds[method] / seconds["plain"]} for method in methods}
 
 
+class First(nn.Module):
+    """A network's first ``count`` outputs."""
+
+    def __init__(self, net: nn.Module, count: int) -> None:
+        super().__init__()
+        self.net, self.count = net, count
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)[:, : self.count]
+
+
+#: numbers of outputs by which the default chooses
+FEW = (1, 2, 3, 5, 10)
+
+
+def few_outputs(one: Trained, x: Moments, rounds: int) -> dict[int, Row]:
+    """Cost of ``adjoint`` and ``correlated`` on networks of few outputs, all taking turns; as in :func:`costs`."""
+    cut = {count: dataclasses.replace(one, net=First(one.net, count)) for count in FEW}
+    for part in cut.values():
+        part.net.training = False  # its own flag only: dropout stays as it is
+
+    def call(count: int, method: str) -> Callable[[], object]:
+        run, _ = runner(method, cut[count])
+        return lambda: run(x)
+
+    @torch.no_grad()
+    def plain() -> object:
+        return one.net(x.mean)
+
+    methods = ("adjoint", "correlated")
+    contestants = {f"{method} {count}": call(count, method) for count in FEW for method in methods}
+    seconds = interleaved_medians({"plain": plain, **contestants}, rounds=rounds, clock=time.process_time)
+    return {count: {method: seconds[f"{method} {count}"] / seconds["plain"] for method in methods} for count in FEW}
+
+
 def memory(one: Trained, methods: list[str], x: Moments, folder: Path) -> dict[str, Row]:
     """Peak of what torch has allocated during a call, over the plain network's."""
 
@@ -198,7 +236,7 @@ class Results:
                 console.print("the results on disk were measured with other settings and are replaced")
 
     def add(self, section: str, name: str, values: Row) -> None:
-        self.data[section][name] = {key: rounded(value) for key, value in values.items()}
+        self.data.setdefault(section, {})[name] = {key: rounded(value) for key, value in values.items()}
 
     def write(self) -> None:
         cases = [f"{name} | {case}" for name, recipe in NETWORKS.items() for case in recipe.cases()]
@@ -249,6 +287,38 @@ def cells(row: Row) -> list[str]:
     return [format(row[name], form) if name in row else "–" for _, name, form in COLUMNS]
 
 
+#: names of the networks in the documentation
+TITLES = {
+    "mlp": "MLP", "lenet": "LeNet", "mnist_example": "PyTorch's MNIST example", "resnet": "small ResNet",
+    "nine_layers": "nine layers", "vit": "small ViT", "mlp_dropout": "MLP", "lenet_dropout": "LeNet",
+}  # fmt: skip
+
+
+def documented(data: Row) -> str:
+    """The table of ``docs/networks.md``, in Markdown."""
+    lines = [
+        "| network, noise | `ap2` | `correlated` | hidden layers | mean, in σ | `adjoint` | Monte Carlo, 96 samples "
+        "| cost of `ap2`, `correlated`, `adjoint` |",
+        "| --- " * 8 + "|",
+    ]
+    for case in dict.fromkeys(key.rpartition(" | ")[0] for key in data["rows"]):
+        found = {method: data["rows"].get(f"{case} | {method}", {}) for method in SHOWN}
+        network, _, noise = case.partition(" | ")
+        both = {method: f"{row['ratio']:.3f} ± {row['spread']:.3f}" if row else "–" for method, row in found.items()}
+        cost = " / ".join(f"{found[method]['cost']:.0f}" for method in SHOWN[:3])
+        cells = [
+            f"{TITLES[network]}, {noise if 'dropout' in noise else f'input {noise}'}", f"{found['ap2']['ratio']:.2f}",
+            both["correlated"], f"{found['correlated']['hidden']:.2f}", f"{found['correlated']['mean_error']:.2f}",
+            both["adjoint"], both["Monte Carlo 96"], cost,
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+#: methods of the documented table, those whose cost it has first
+SHOWN = ("ap2", "correlated", "adjoint", "Monte Carlo 96")
+
+
 def main() -> None:
     known = known_methods()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -261,12 +331,17 @@ def main() -> None:
     parser.add_argument("--hidden-inputs", type=int, default=4, help="test images at hidden layers")
     parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
     parser.add_argument("--rounds", type=int, default=3, help="of timing")
+    parser.add_argument("--few", action="store_true", help="measure only costs of networks of few outputs")
+    parser.add_argument("--table", action="store_true", help="print the documented table, and measure nothing")
     parser.add_argument("--memory", action="store_true", help="measure memory too")
     parser.add_argument("--checkpoints", type=Path, default=cache_folder(), help="folder for weights and Monte Carlo")
     parser.add_argument("--out", type=Path, default=RESULTS / "correlation.json")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it runs; made-up images do")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.table:
+        print(documented(json.loads(arguments.out.read_text())))
+        return
     torch.set_num_threads(arguments.threads)
     if arguments.quick:
         arguments.samples, arguments.inputs, arguments.rounds = 200, 2, 1
@@ -281,6 +356,12 @@ def main() -> None:
         one = trained(name, data, arguments.checkpoints, arguments.quick)
         size = sum(parameter.numel() for parameter in one.net.parameters())
         results.add("networks", name, {"accuracy": one.accuracy, "parameters": size, "trained_seconds": one.seconds})
+        if arguments.few:
+            batch = inputs(one, max(one.recipe.variances), arguments.batch)
+            for count, row in few_outputs(one, batch, arguments.rounds).items():
+                results.add("few outputs", f"{name} | {count}", row)
+            results.write()
+            continue
         spent: dict[str, Row] = {}
         for case, var in one.recipe.cases().items():
             x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)

@@ -38,8 +38,9 @@ def contestants() -> dict[str, Callable[[], Any]]:
     ).eval()
     x = torch.randn(32, 32)
     noisy = Moments(x, torch.full_like(x, 0.1))
-    converted = momentgen.convert(plain)
+    converted = momentgen.convert(plain, "ap2")
     layers = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).eval()
+    nn.set_method(layers, "ap2")
     small = Moments(torch.randn(8, 125), torch.rand(8, 125))
     relu, linear, norm = nn.ReLU(), nn.Linear(125, 8), nn.BatchNorm1d(125).eval()
     return {
@@ -56,7 +57,7 @@ def large() -> dict[str, Callable[[], Any]]:
     """The large linear map, plain and over moments."""
     plain = torch.nn.Linear(25088, 4096).eval()
     x = torch.randn(1, 25088)
-    noisy, converted = Moments(x, torch.rand_like(x)), momentgen.convert(plain)
+    noisy, converted = Moments(x, torch.rand_like(x)), momentgen.convert(plain, "ap2")
     return {"plain": lambda: plain(x), "moments": lambda: converted(noisy)}
 
 

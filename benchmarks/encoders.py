@@ -326,9 +326,9 @@ def figures(found: Moments, truth: Moments) -> dict[str, float]:
 def measure(name: str, weights: str, net: Sites, x: Tensor, samples: int) -> Iterator[dict[str, Any]]:
     """Rows of all places and noises of one network."""
     net.eval()
-    converted, module = momentgen.convert(net), Alone(net.model)
+    converted, module = momentgen.convert(net, "ap2"), Alone(net.model)
     rule = Rule()
-    converted_module, converted_rule = momentgen.convert(module), momentgen.convert(rule)
+    converted_module, converted_rule = momentgen.convert(module, "ap2"), momentgen.convert(rule, "ap2")
     with torch.no_grad():
         means = net(x)
     # The gradient of each place with respect to the input does not depend on the noise.
@@ -392,7 +392,7 @@ def attention_delta(given: Moments) -> Tensor:
 
 
 def times(name: str, layer: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
-    converted, given = momentgen.convert(layer.eval()), momentgen.noisy(x, var=0.01)
+    converted, given = momentgen.convert(layer.eval(), "ap2"), momentgen.noisy(x, var=0.01)
 
     @torch.no_grad()
     def plain() -> object:

@@ -99,7 +99,7 @@ def contestants(make: Callable[[bool], nn.Sequential], batch: int) -> dict[str, 
         net = make(True)
         return nn.AnalyticNormalization(net, torch.full((size,), 0.13), torch.full((size,), 0.09))
 
-    converted = momentgen.convert(plain_twin(make(False)))
+    converted = momentgen.convert(plain_twin(make(False)), "ap2")
     return {
         "plain": plain_step(plain_twin(make(False)), x, y),
         "batch norm": plain_step(plain_twin(make(True)), x, y),

@@ -46,7 +46,7 @@ class Plain(torch.nn.Module):
 def measure(network: Network, rounds: int, samples: int) -> dict[str, Any]:
     """One row of the table."""
     plain, mean = network.build(), network.mean()
-    converted = momentgen.convert(plain)
+    converted = momentgen.convert(plain, "ap2")
     x = Moments(mean, torch.full_like(mean, network.variance))
     arguments, keywords = network.plain_inputs()
     noisy, noisy_keywords = network.place(x, arguments, keywords)

@@ -97,7 +97,8 @@ def compare(
         row["kl_ap1"] = kl(posterior, logits(out).mean.log_softmax(1))
     for label in ("fitted", "exact"):
         set_approximation(net, kind, label == "fitted")
-        out, layers = propagated(net, given)
+        with momentgen.method("ap2"):
+            out, layers = propagated(net, given)
         row[f"eps_mu_{label}"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in columns]
         row[f"eps_sigma_{label}"] = [eps_sigma(layers[c].var, truth.layers[c]) for c in columns]
         for approximation in ("simplified", "logistic"):

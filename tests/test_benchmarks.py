@@ -35,3 +35,12 @@ def test_a_quick_run_measures_every_method_keeps_what_it_sampled_and_adds_rows(t
     assert again["mlp | noise 0.01 | ap2"] == first["mlp | noise 0.01 | ap2"]
     assert again["mlp | noise 0.01 | Monte Carlo 96"]["memory"] > 1
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")} == kept
+
+
+def test_the_documented_table_is_that_of_the_results():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--table"], check=True, capture_output=True, text=True, timeout=120
+    )
+    page = (SCRIPT.parents[1] / "docs" / "networks.md").read_text()
+    _, _, rest = page.partition("<!-- from benchmarks/results/correlation.json -->\n")
+    assert rest.startswith(done.stdout)

@@ -123,11 +123,33 @@ def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple
     try:
         plain = mlp()
         plain.load_state_dict(state)
-        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain), find_unused_parameters=True)
+        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain, "ap2"), find_unused_parameters=True)
         half = Moments(*(part.chunk(2)[rank] for part in x))
         out = network(half)
         (out.mean.square().mean() + out.var.mean()).backward()
         if rank == 0:
             torch.save([part.grad for part in plain.parameters()], f"{folder}/gradients.pt")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y: Tensor) -> None:
+    """One of two processes: gradients of the lower bound over its half of the batch; the first one writes them."""
+    from momentgen.inference import Gaussian, MeanField, elbo, randomise
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        plain = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        plain.load_state_dict(state)
+        bayes = randomise(plain, MeanField())
+        network = torch.nn.parallel.DistributedDataParallel(bayes)
+        with momentgen.method("ap2"):
+            bound = elbo(network, Gaussian(var=0.1), x.chunk(2)[rank], y.chunk(2)[rank], size=len(x))
+        (-bound).backward()
+        if rank == 0:
+            torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
+        torch.distributed.barrier()  # a rank that leaves while another still talks to it leaves that one waiting
     finally:
         torch.distributed.destroy_process_group()

@@ -8,7 +8,8 @@ line.  Names load on first use, so that scikit-learn is imported for the estimat
 * Likelihoods of data given a random output, shared by all methods: ``likelihood``.
 * Variational inference: ``lower_bound``, ``training``, ``pruning``, ``credible``.
 * Assumed density filtering, probabilistic and expectation backpropagation: ``adf``.
-* Bow tie networks by block Gibbs sampling, and the Pólya-gamma distribution: ``bowtie``, ``polya_gamma``.
+* Bow tie networks by block Gibbs sampling, and the Pólya-gamma distribution: ``bowtie``,
+  ``polya_gamma_sampler``.
 * scikit-learn estimators over all of these: ``estimators``.
 """
 
@@ -24,10 +25,14 @@ _HOMES: dict[str, str] = {
     "Categorical": "likelihood",
     "CorrelatedClassifier": "estimators.variational",
     "CorrelatedRegressor": "estimators.variational",
+    "Gamma": "gamma",
     "Gaussian": "likelihood",
+    "Horseshoe": "prior",
     "Likelihood": "likelihood",
+    "LogUniform": "prior",
     "MeanField": "posterior",
     "Normal": "prior",
+    "NormalMixture": "prior",
     "Posterior": "posterior",
     "Prediction": "credible",
     "Prior": "prior",
@@ -41,6 +46,7 @@ _HOMES: dict[str, str] = {
     "elbo": "lower_bound",
     "histogram_threshold": "pruning",
     "log_alpha": "pruning",
+    "polya_gamma": "polya_gamma_sampler",
     "prune": "pruning",
     "randomise": "bayesian_network",
     "sampled_outputs": "credible",

@@ -78,8 +78,9 @@ class Gamma(nn.Module):
         """
         shape = self.shape
         if values_visible(shape) and not bool((shape > 1).all()):
+            least = shape.detach().min()
             raise InputError(
-                f"Gamma: the variance of the noise has an expectation for shapes beyond 1 only, got {shape.min():g}"
+                f"Gamma: the variance of the noise has an expectation for shapes beyond 1 only, got {least:g}"
             )
         return self.rate / (shape - 1)
 

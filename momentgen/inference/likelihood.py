@@ -69,7 +69,7 @@ class Likelihood(nn.Module):
         return moments
 
     def _fitting(self, y: Any, shape: torch.Size, device: torch.device, own: int = 1) -> Tensor:
-        """``y``, if its shape is this one, or that of its last dimensions: those of one example, ``own``, and examples."""
+        """``y``, if its shape is this one, or its last dimensions: examples, and the ``own`` ones of an example."""
         if not isinstance(y, Tensor):
             raise InputError(f"{type(self).__name__}: expected observations as a tensor, got {type(y).__name__}")
         if y.device != device:
@@ -315,8 +315,23 @@ class Bernoulli(_Binary):
         return log_mean_sigmoid(signed, var)
 
 
+# An operator of its own, which compiled code calls: torch's generator of such points cannot be traced.
+@torch.library.custom_op(
+    "momentgen::unit_points",
+    mutates_args=(),
+    schema="(int dimensions, int count, ScalarType dtype, Device device) -> Tensor",
+)
+def _unit_points(dimensions: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _made_points(dimensions, count).to(device, dtype, copy=True)
+
+
+@_unit_points.register_fake
+def _(dimensions: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(count, dimensions, dtype=dtype, device=device)
+
+
 @functools.lru_cache(maxsize=8)
-def _unit_points(dimensions: int, count: int) -> Tensor:
+def _made_points(dimensions: int, count: int) -> Tensor:
     """Fixed normal points, shape ``(count, dimensions)``, of variance 1 and, where they are many, uncorrelated."""
     points = normal_points(dimensions, count)
     if count < 8 * dimensions:
@@ -373,23 +388,30 @@ class Categorical(Likelihood):
     def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         moments = self._moments("expected_log_prob", output)
         mean, var = moments
-        if self.expectation == "bound":
-            return self._of_class(mean, y) - (mean + var / 2).logsumexp(-1)
         if self.expectation == "mean_predictor":
             return self._of_class(torch.log_softmax(mean, -1), y) - var.sum(-1) / 2
-        return self._of_class(torch.log_softmax(self._drawn(moments), -1).mean(-2), y)
+        # Means count from that of y, so that nothing cancels where y is almost certain.
+        mean = mean - self._of_class(mean, y)[..., None]
+        if self.expectation == "bound":
+            return -(mean + var / 2).logsumexp(-1)
+        # The points are symmetric: the mean of an output over them is its mean, for y 0.
+        return -self._drawn(mean, moments).logsumexp(0).mean(0)
 
-    def _drawn(self, moments: Moments) -> Tensor:
-        """Outputs at the fixed points, shape ``(..., points, k)``."""
-        mean, var = moments
+    def _drawn(self, mean: Tensor, moments: Moments) -> Tensor:
+        """Outputs of this mean at the fixed points, shape ``(k, points, ...)``: sums over classes are fastest so."""
         if isinstance(moments, JointMoments):
             if mean.dim() != 2:
                 raise InputError(f"Categorical: expected JointMoments of shape (batch, k), got {tuple(mean.shape)}")
-            return mean[:, None] + _unit_points(moments.factor.shape[1], self.points).to(mean) @ moments.factor
+            off = self._unit_points(moments.factor.shape[1], mean) @ moments.factor
+            return mean.mT[:, None] + off.permute(2, 1, 0)
         # Points come in pairs x, -x, so that this much variance gives the derivative at variance 0 too, to half of the
         # digits; it changes values by less than the dtype's resolution.
-        std = (var + torch.finfo(var.dtype).eps).sqrt()
-        return mean[..., None, :] + std[..., None, :] * _unit_points(mean.shape[-1], self.points).to(mean)
+        std = (moments.var + torch.finfo(mean.dtype).eps).sqrt().movedim(-1, 0)
+        points = self._unit_points(mean.shape[-1], mean).mT
+        return mean.movedim(-1, 0)[:, None] + std[:, None] * points.view(*points.shape, *(1,) * (mean.dim() - 1))
+
+    def _unit_points(self, dimensions: int, like: Tensor) -> Tensor:
+        return _unit_points(dimensions, self.points, like.dtype, like.device)
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         return self._of_class(log_class_posterior(self._moments("log_z", output), -1, self.posterior), y)

@@ -20,6 +20,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.likelihood import Likelihood
+from momentgen.laws.border import current_method
 from momentgen.runtime import Moments
 
 __all__ = ["elbo"]
@@ -67,7 +68,7 @@ def elbo(
         raise InputError(f"elbo: expected a size and a number of samples of at least 1, got {size} and {samples}")
     if not 0 <= kl_weight < math.inf:
         raise InputError(f"elbo: expected a kl_weight of at least 0, got {kl_weight}")
-    bayes = _bayesian(network)
+    bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
     fits = []
     for _ in range(samples):
@@ -77,9 +78,14 @@ def elbo(
                 f"elbo: expected a network that returns one tensor, hence Moments, got {type(output).__name__}; "
                 "wrap it in a module that returns the output to be observed"
             )
-        fits.append(likelihood.expected_log_prob(output, y).mean())
+        drawn = current_method(bayes.network.propagation) in _DRAWN
+        fits.append((likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)).mean())
     fit = fits[0] if samples == 1 else torch.stack(fits).mean()
     return fit - kl_weight / size * (bayes.kl() + likelihood.kl())
+
+
+#: methods of which an output is a number, not a distribution
+_DRAWN = ("ap1", "sample", "local")
 
 
 def _bayesian(network: torch.nn.Module) -> BayesianNetwork:

@@ -76,6 +76,11 @@ class Posterior(torch.nn.Module):
         """Covariance of each element with the next one in flattened order, shape ``(K - 1,)``; None without any."""
         return None
 
+    @property
+    def independent(self) -> bool:
+        """Whether the elements are independent."""
+        raise NotImplementedError
+
     def log_det(self) -> Tensor:
         """Log determinant of the covariance of all K elements, a scalar."""
         raise NotImplementedError
@@ -124,6 +129,7 @@ class MeanField(Posterior):
     torch.Size([5, 2, 3])
     """
 
+    independent = True
     #: log of the variance, of the parameter's shape
     log_var: Tensor
 

@@ -56,6 +56,7 @@ class Tridiagonal(Posterior):
     tensor([-0.1250, -0.5000])
     """
 
+    independent = False
     delta: torch.nn.Parameter
     gamma: torch.nn.Parameter
 

@@ -19,17 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, generated_op
 from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Rule, laws_in, new_law, register_pytree, tensor_of
+from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.table import KINDS, Entry
+from momentgen.laws.unsupported import unsupported
+from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Adjoint", "Sources", "adjoint", "gain_of", "recording"]
+__all__ = ["SOURCES", "Adjoint", "Sources", "adjoint", "foreign", "gain_of", "recording", "shifted_law"]
 
 
 class Sources:
@@ -37,6 +40,7 @@ class Sources:
 
     Attributes:
         variances: of each source, detached, of the shape of the values that it shifts.
+        left_out: how many values the sources have that were met but do not count.
 
     Args:
         shifts: one vector, cut into pieces as sources are met; sources beyond its end are only counted.
@@ -46,7 +50,7 @@ class Sources:
     def __init__(self, shifts: Tensor, residuals: bool) -> None:
         self._shifts, self.residuals = shifts, residuals
         self.variances: list[Tensor] = []
-        self._taken = 0
+        self._taken = self.left_out = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -58,26 +62,42 @@ class Sources:
         """How many values all sources have."""
         return self._taken
 
+    def _next(self, count: int) -> Tensor | None:
+        start, self._taken = self._taken, self._taken + count
+        return None if self._taken > len(self._shifts) else self._shifts[start : self._taken]
+
     def shifted(self, mean: Tensor, var: Tensor) -> Tensor:
         """``mean`` with the shift of a new source of that *variance*."""
-        start, self._taken = self._taken, self._taken + mean.numel()
         self.variances.append(var.detach())
-        if self._taken > len(self._shifts):
-            return mean
-        return mean + self._shifts[start : self._taken].view(mean.shape)
+        shift = self._next(mean.numel())
+        return mean if shift is None else mean + shift.view(mean.shape)
+
+    def combined(self, mean: Tensor, factor: Tensor) -> Tensor:
+        """``mean`` with the shift of a new source of covariance ``factor.mT @ factor``, the factor of shape (r, n)."""
+        self.variances.append(factor.new_ones(len(factor)))
+        shift = self._next(len(factor))
+        return mean if shift is None else mean + (shift @ factor.detach()).view(mean.shape)
+
+    def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> Tensor:
+        """``mean`` with the shift of what a nonlinear function adds, of that *variance*, if that counts."""
+        if self.residuals:
+            return self.shifted(mean, var())
+        self.left_out += mean.numel()
+        return mean
 
 
-_sources: ContextVar[Sources] = ContextVar("momentgen_sources")
+#: the sources of the run that is under way in this thread and task
+SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
 
 
 @contextmanager
 def recording(sources: Sources) -> Iterator[None]:
     """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
-    token = _sources.set(sources)
+    token = SOURCES.set(sources)
     try:
         yield
     finally:
-        _sources.reset(token)
+        SOURCES.reset(token)
 
 
 @register_pytree
@@ -88,12 +108,16 @@ class Adjoint(Diagonal):
     RANK = 3
 
 
-def adjoint(mean: Tensor, var: Tensor) -> Adjoint:
-    """A random input of that mean and *variance*."""
-    return _law(_sources.get().shifted(mean, var), var)
+def adjoint(x: Moments) -> Adjoint:
+    """A random input of that mean and *variance*, and covariance if it has one; a batch of one."""
+    sources = SOURCES.get()
+    if isinstance(x, JointMoments):
+        return shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
+    return shifted_law(sources.shifted(*x), x.var)
 
 
-def _law(mean: Tensor, var: Tensor) -> Adjoint:
+def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
+    """A law of a mean that sources have shifted; its *variance* is a constant to every derivative."""
     law: Adjoint = new_law(Adjoint, mean, var.detach())
     law._noise = Adjoint
     return law
@@ -107,12 +131,23 @@ def _rule(name: str, kind: str) -> Rule:
         if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
             return args[0].mean(dims, keepdim=True)
         own = diagonal_rule(name, kind)
+        for law in laws_in((*args, *kwargs.values())):
+            if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
+                raise foreign(entry, law)
         found = own(entry, args, kwargs)  # type: ignore[misc]
         if kind in ("query", "refusal", "write"):
             return found
         return _each(found, lambda law: _attached(law, entry, kind, args, kwargs))
 
     return rule
+
+
+def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
+    """The error for a value that is random but none of the run's sources, such as a random weight."""
+    why = "its noise is not among the sources that adjoint and correlated know, as that of a random weight is not"
+    if entry is None:
+        return UnsupportedError(f"an output is random, {type(law).__name__} of shape {tuple(law.shape)}: {why}")
+    return unsupported(entry.call, law, why, entry)
 
 
 def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
@@ -128,23 +163,27 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
 
 
 def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    sources = _sources.get()
+    sources = SOURCES.get()
     mean, var = law._parts()
     var = var.detach()
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
         # Written as linear in the input, so that a derivative is one product for each output.
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs).detach()
         mean = mean.detach() + gain * (given - given.detach())
-        if kind == "noise" or sources.residuals:
-            mean = sources.shifted(mean, (var - gain.square() * spread).clamp_min(0))
+
+        def rest() -> Tensor:
+            return (var - gain.square() * spread).clamp_min(0)
+
+        mean = sources.shifted(mean, rest()) if kind == "noise" else sources.remainder(mean, rest)
     elif kind in ("normalise", "softmax") and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
         mean = mean.detach() + slope
     elif kind == "noise":
         mean = sources.shifted(mean, var)
-    elif sources.residuals and kind == "arithmetic" and entry.name == "mul" and law._source is None:
+    elif kind == "arithmetic" and entry.name == "mul" and law._source is None:
         random = [value for value in args if isinstance(value, Diagonal)]
         if len(random) == 2:
-            mean = sources.shifted(mean, (random[0]._parts()[1] * random[1]._parts()[1]).expand(mean.shape))
+            (_, v1), (_, v2) = (value._parts() for value in random)
+            mean = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     return law
@@ -188,7 +227,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: _law(*parts))
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: shifted_law(*parts))
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
@@ -202,13 +241,13 @@ def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (m1, v1), (m2, v2) = a, b
     op = generated_op("maximum", "a maximum of random values")
-    sources = _sources.get()
     mean, var = op(m1, v1, m2, v2)
-    if sources.residuals:
+
+    def rest() -> Tensor:
         share = op.mean_gradients(m1, v1, m2, v2)[0]
-        left = (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
-        mean = sources.shifted(mean, left)
-    return mean, var.detach()
+        return (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
+
+    return SOURCES.get().remainder(mean, rest), var.detach()
 
 
 class _Rules(dict[str, Rule]):

@@ -1,14 +1,16 @@
 """Derivatives of a network's outputs by all its sources of randomness, and the outputs' covariance from them.
 
 A network is run on :class:`~momentgen.laws.adjoint.Adjoint` laws, and one product with the transposed Jacobian is taken
-for each output.  :func:`output_covariance` is the user's function; the method ``correlated`` takes its directions here.
+for each output.  The method ``adjoint`` and :func:`output_covariance` take the covariance here, the method
+``correlated`` its directions (:mod:`momentgen.laws.two_passes`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,29 +18,31 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.adjoint import Adjoint, Sources, adjoint, recording
+from momentgen.laws.adjoint import Adjoint, Sources, adjoint, foreign, recording
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
-from momentgen.laws.examples import per_example
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.examples import is_moments, is_real, leaves_of
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["derivatives", "is_real", "leaves_of", "lifted", "normal_numbers", "output_covariance"]
+__all__ = [
+    "Derivatives",
+    "Share",
+    "Wanted",
+    "covariance_of",
+    "derivatives",
+    "every_output",
+    "lifted",
+    "normal_numbers",
+    "output_covariance",
+]
 
 #: more outputs than this must be chosen: each takes a backward pass
 _MOST_OUTPUTS = 100
-
-
-def is_real(value: object) -> bool:
-    """Whether a value is a tensor of floating point."""
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def leaves_of(nest: Any) -> list[Any]:
-    """Tensors, moments and all else in a nest of arguments."""
-    return pytree.tree_leaves(nest, is_leaf=lambda part: isinstance(part, Moments))
 
 
 def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
@@ -46,73 +50,179 @@ def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
 
     Args:
         nest: of arguments.
-        law: makes a law of moments.
+        law: makes a law of moments; called once for moments that are there twice.
         noise: what noise of the network's own makes of a certain value.
     """
+    known: dict[int, Any] = {}
 
     def lift(value: Any) -> Any:
         if isinstance(value, Moments):
-            return law(value)
+            if id(value) not in known:
+                known[id(value)] = law(value)
+            return known[id(value)]
         return point(value, noise) if is_real(value) else value
 
-    return pytree.tree_map(lift, nest, is_leaf=lambda part: isinstance(part, Moments))
+    return pytree.tree_map(lift, nest, is_leaf=is_moments)
+
+
+def normal_numbers(rows: int, columns: int, seed: int, like: Tensor) -> Tensor:
+    """Normal numbers that are the same for every example; drawn by torch under vmap they would differ."""
+    return torch.tensor(_normal_numbers(rows, columns, seed), dtype=like.dtype, device=like.device)
 
 
 @functools.lru_cache(maxsize=8)
-def normal_numbers(rows: int, columns: int, seed: int) -> Tensor:
-    """Normal numbers that are the same for every example; drawn by torch under vmap they would differ."""
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, columns)))
+def _normal_numbers(rows: int, columns: int, seed: int) -> Any:
+    return np.random.default_rng(seed).standard_normal((rows, columns))
 
 
-def outputs_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], sources: Sources) -> Tensor:
-    """Means of all random outputs in one vector; the network runs on ``Adjoint`` laws."""
-    with recording(sources):
-        own_args, own_kwargs = lifted((args, kwargs), lambda value: adjoint(*value), Adjoint)
-        found = forward(*own_args, **own_kwargs)
-    means = [
-        law._parts()[0].flatten()
-        for law in pytree.tree_leaves(found, is_leaf=lambda part: isinstance(part, Law))
-        if isinstance(law, Adjoint)
-    ]
-    return torch.cat(means) if means else torch.zeros(0, dtype=sources.dtype)
+# ----------------------------------------------------------------- derivatives
+
+
+class Wanted(NamedTuple):
+    """What is asked of :func:`derivatives`.
+
+    Attributes:
+        combined: which combinations of the K outputs are differentiated, shape ``(k, K)``.
+        residuals: whether the remainders of nonlinear functions are sources.
+    """
+
+    combined: Tensor
+    residuals: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """A random output's place among all of them.
+
+    Attributes:
+        values: which of the K values are its own.
+        shape: of the output.
+        dtype: likewise.
+    """
+
+    values: slice
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class Derivatives(NamedTuple):
+    """What :func:`derivatives` finds of K outputs and n values of sources.
+
+    Attributes:
+        outputs: what the network returned, with a :class:`Share` in the place of each random value and tensors in that
+            of certain ones.
+        mean: of the outputs, shape ``(K,)``.
+        by: derivatives of what was wanted by the sources, shape ``(k, n)``.
+        variances: of the sources, shape ``(n,)``.
+    """
+
+    outputs: Any
+    mean: Tensor
+    by: Tensor
+    variances: Tensor
 
 
 def derivatives(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    residuals: bool,
-    combined: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
+    wanted: Callable[[Tensor], Wanted],
+) -> Derivatives:
     """Derivatives of the outputs by all sources, and these sources' variances.
 
     Args:
         forward: runs on laws.
         args: of one example.
         kwargs: likewise.
-        residuals: whether the remainders of nonlinear functions are sources.
-        combined: says of the vector of K outputs which combinations of them are differentiated, shape ``(k, K)``.
-
-    Returns:
-        The outputs' means, shape ``(K,)``; derivatives, shape ``(k, n)``, by the n values of all sources; and their
-        variances, shape ``(n,)``.
+        wanted: says what to find, given the outputs' means.
     """
-    random = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments)]
-    length, like = sum(leaf.mean.numel() for leaf in random), random[0].mean
+    leaves = leaves_of((args, kwargs))
+    random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
+    like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
+    length = sum(leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random)
+    residuals = False
     while True:
+        # The first run tells how many outputs there are, and how many sources within the network.
         sources: list[Sources] = []
+        returned: list[Any] = []
 
-        def run(shifts: Tensor, met: list[Sources] = sources) -> Tensor:
-            met.append(Sources(shifts, residuals))
-            return outputs_of(forward, args, kwargs, met[-1])
+        def run(
+            shifts: Tensor, met: list[Sources] = sources, found: list[Any] = returned, remainders: bool = residuals
+        ) -> tuple[Tensor, list[Tensor]]:
+            met.append(Sources(shifts, remainders))
+            with recording(met[-1]):
+                own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
+                found.append(forward(*own_args, **own_kwargs))
+            found[-1], means, certain = _outputs(found[-1])
+            return torch.cat(means) if means else shifts.new_zeros(0), certain
 
         vjp: Any = torch.func.vjp  # with a varying number of results
-        out, pull = vjp(run, torch.zeros(length, dtype=like.dtype, device=like.device))
-        if sources[-1].length == length:
+        mean, pull, fixed = vjp(run, torch.zeros(length, dtype=like.dtype, device=like.device), has_aux=True)
+        asked, met = wanted(mean), sources[-1]
+        needed = met.length + (met.left_out if asked.residuals else 0)
+        if residuals == asked.residuals and needed == length:
             break
-        length = sources[-1].length  # sources within the network, of which the first run told
-    (found,) = torch.vmap(pull)(combined(out))
-    return out, found, torch.cat([var.flatten() for var in sources[-1].variances])
+        residuals, length = asked.residuals, needed
+    by = torch.vmap(pull)(asked.combined)[0] if len(asked.combined) else mean.new_zeros(0, length)
+    variances = torch.cat([mean.new_zeros(0), *[var.flatten() for var in met.variances]])
+    rest = iter(fixed)
+    outputs = pytree.tree_map(lambda leaf: next(rest) if leaf is _CERTAIN else leaf, returned[-1], is_leaf=_is_share)
+    return Derivatives(outputs, mean, by, variances)
+
+
+#: stands for a certain value among a network's outputs
+_CERTAIN: Any = object()
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, Share)
+
+
+def _has_dtype(value: object) -> bool:
+    return isinstance(value, Moments) or is_real(value)
+
+
+def _outputs(found: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
+    """What a network returned without its tensors, means of the random values, and the certain ones."""
+    means: list[Tensor] = []
+    certain: list[Tensor] = []
+    taken = 0
+
+    def place(leaf: Any) -> Any:
+        nonlocal taken
+        if isinstance(leaf, Adjoint):
+            mean = leaf._parts()[0]
+            means.append(mean.flatten())
+            taken += mean.numel()
+            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype)
+        if isinstance(leaf, Diagonal):
+            raise foreign(None, leaf)
+        if isinstance(leaf, Law | Tensor):
+            certain.append(leaf._form() if isinstance(leaf, Law) else leaf)
+            return _CERTAIN
+        return leaf
+
+    return pytree.tree_map(place, found, is_leaf=lambda part: isinstance(part, Law)), means, certain
+
+
+# ------------------------------------------------------------------ covariance
+
+
+def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = None) -> Wanted:
+    """What the covariance of the outputs takes: each of them, or those of ``outputs``.
+
+    Raises:
+        InputError: for more than 100 outputs of which none are chosen, or an output that is not there.
+    """
+    unit = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+    return Wanted(unit[_chosen(where, outputs, len(mean))], residuals=True)
+
+
+def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
+    """*Variance* of the outputs that were asked for, shape ``(k,)``, and a factor of their covariance, ``(k, k)``."""
+    covariance = (found.by * found.variances) @ found.by.mT
+    covariance = (covariance + covariance.mT) / 2
+    return covariance.diagonal(), matrix_root(covariance)[0]
 
 
 def output_covariance(
@@ -128,6 +238,8 @@ def output_covariance(
     network's own noise, and what each activation, maximum and product of two random values adds to its linear part.
     To first order in each layer, with slopes averaged over the noise; it costs about two plain forward and backward
     passes and one more backward pass for each output, and suits few outputs, as a regression has.
+
+    ``convert(network, method="adjoint")(x)`` is the same in the outputs' own shape, and for several outputs.
 
     Args:
         network: a plain network, or a converted one, in evaluation mode; examples of a batch must not interact.
@@ -153,28 +265,24 @@ def output_covariance(
     converted: Any = convert(network)
     given = x if isinstance(x, Moments) else certain(x)
 
-    def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
         with entered():
-            mean, found, variances = derivatives(
-                converted._forward_inside, own_args, own_kwargs, residuals=True, combined=wanted
+            found = derivatives(
+                converted._forward_inside, own_args, own_kwargs, lambda mean: every_output(network, mean, outputs)
             )
-        return wanted(mean) @ mean, (found * variances) @ found.mT
+        return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
 
-    def wanted(out: Tensor) -> Tensor:
-        return torch.eye(len(out), dtype=out.dtype, device=out.device)[_chosen(network, outputs, len(out))]
-
-    mean, covariance = per_example(network, one, (given, *args), kwargs)
-    covariance = (covariance + covariance.mT) / 2
-    return JointMoments.of(mean, covariance.diagonal(dim1=-2, dim2=-1), matrix_root(covariance)[0])
+    return JointMoments.of(*planned_per_example(network, converted._forward_inside, one, (given, *args), kwargs))
 
 
-def _chosen(network: torch.nn.Module, outputs: Sequence[int] | None, count: int) -> list[int]:
+def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:
     """The places of the outputs that are wanted."""
     if outputs is None:
         if count > _MOST_OUTPUTS:
+            name = type(where).__name__ if isinstance(where, torch.nn.Module) else str(where)
             raise InputError(
-                f"output_covariance: {type(network).__name__} has {count} outputs, each of which takes a backward "
-                f"pass; choose some by outputs=[...] (at most {_MOST_OUTPUTS} are taken unasked), or use "
+                f"adjoint: {name} has {count} outputs, each of which takes a backward pass; choose some by "
+                f"momentgen.output_covariance(..., outputs=[...]) (at most {_MOST_OUTPUTS} are taken unasked), or use "
                 'method="correlated"'
             )
         return list(range(count))

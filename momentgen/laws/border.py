@@ -2,15 +2,20 @@
 
 A network is called with tensors or :class:`~momentgen.Moments` and returns moments.  In between it runs on laws, of
 which the method in force, :class:`method`, decides once, as inputs enter.  Inside, nothing knows of methods.
+
+Where no method is said, a single layer or function goes by ``ap2``, which is exact for it or the standard, and a
+network by ``ap2`` in training and by ``adjoint`` or ``correlated`` in evaluation, whose variances are right where units
+share noise (:mod:`momentgen.laws.two_passes`).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 import torch
 import torch.utils._pytree as pytree
@@ -23,12 +28,12 @@ from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point, point
+from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import DTYPES, autocast_in_force, has_elements, kind
 
 __all__ = [
     "METHODS",
-    "PROPAGATIONS",
     "Border",
     "Method",
     "as_moments",
@@ -41,18 +46,14 @@ __all__ = [
     "lower",
     "method",
     "noisy",
+    "readable",
     "run",
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample", "local", "covariance", "correlated"]
+Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "correlated"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
-
-#: methods that do not run a network once on laws of its inputs: name -> a function of the network or function (for
-#: errors), what runs on laws, and its arguments, that returns moments
-PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
-
 _method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
 
@@ -94,8 +95,9 @@ class method:  # noqa: N801 - a context manager, named as it is used
             stochasticity is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, but where a
             parameter is random the outputs of linear maps and convolutions are drawn, each by itself, and not the
             weights (local reparameterisation, Kingma et al. 2015).  ``covariance``: means and the covariance of
-            all values of a layer.  ``correlated``: means, variances, and what the values of a layer have in common, by
-            a few directions and samples.
+            all values of a layer.  ``adjoint``: the covariance of few outputs by one backward pass for each, see
+            :func:`momentgen.output_covariance`.  ``correlated``: means, variances, and what the values of a layer have
+            in common, by a few directions and samples.
 
     A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
@@ -197,6 +199,17 @@ def draw(x: Moments) -> Tensor:
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
+def readable(value: Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and not value.is_meta
+        and not _transforming()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
 def check(where: object, value: Moments) -> Moments:
     """``value``, its mean and variance of one shape and dtype, the variance not negative.
 
@@ -222,14 +235,7 @@ def check(where: object, value: Moments) -> Moments:
         raise InputError(
             f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
         )
-    if (
-        not torch.compiler.is_compiling()
-        and type(var) in (Tensor, torch.nn.Parameter)
-        and var.numel()
-        and not var.is_meta
-        and not _transforming()
-        and not torch._C._len_torch_dispatch_stack()
-    ):
+    if var.numel() and readable(var):
         # Numbers that an expanded tensor repeats are looked at once.
         once = var.detach()
         if 0 in var.stride():
@@ -340,20 +346,32 @@ def inside() -> bool:
     return _inside.get(False)
 
 
-def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call ``forward`` on laws of the arguments, and hand back moments.
 
     Args:
         where: the network or function, for errors.
         forward: what runs on laws.
-        own: the method where no context says otherwise.
+        own: the method where no context says otherwise; ``default`` for a network's default.
         args: tensors, moments, and whatever else; tuples, lists and dictionaries of them.
         kwargs: likewise.
     """
     name = current_method(own)
-    propagate = PROPAGATIONS.get(name)
-    if propagate is not None:
-        return propagate(where, forward, args, kwargs)
+    if name == DEFAULT and getattr(where, "training", False):
+        name = "ap2"
+    if name == DEFAULT and not _any(args, Moments) and not _any(kwargs, Moments):
+        # Plain tensors are certain unless the network makes noise, which one cheap pass tells.
+        found = _on_laws(where, forward, "ap2", args, kwargs)
+        if not _any(found, Diagonal):
+            return lower(found)
+    if name == DEFAULT or name in PROPAGATIONS:
+        by_ap2 = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
+        return propagated_by(name, where, forward, args, kwargs, by_ap2)
+    return lower(_on_laws(where, forward, name, args, kwargs))
+
+
+def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``forward`` makes of laws of the arguments by the method ``name``."""
     training = bool(getattr(where, "training", False))
     seen: list[tuple[Any, Any, Any]] = []
     lifted = [_lift_value(where, value, name, training, seen) for value in args]
@@ -363,9 +381,25 @@ def run(where: Any, forward: Callable[..., Any], own: str | None, args: tuple[An
         with _Tuples():
             out = forward(*lifted, **named)
         _tracing.depth -= 1
-        return lower(out)
+        return out
     with entered():
-        return lower(forward(*lifted, **named))
+        return forward(*lifted, **named)
+
+
+def _any(value: Any, kind: type) -> bool:
+    """Whether a nest of arguments or results has something of ``kind``."""
+    if isinstance(value, kind):
+        return True
+    if isinstance(value, Law | Tensor) or value is None or isinstance(value, int | float | str):
+        return False
+    if isinstance(value, tuple | list):
+        return any(_any(item, kind) for item in value)
+    if isinstance(value, dict):
+        return any(_any(item, kind) for item in value.values())
+    if type(value) in pytree.SUPPORTED_NODES:
+        leaves = pytree.tree_leaves(value, is_leaf=lambda part: isinstance(part, kind))
+        return any(isinstance(leaf, kind) for leaf in leaves)
+    return False
 
 
 class entered:  # noqa: N801 - a context manager, named as it is used
@@ -393,10 +427,12 @@ class Border:
     Inside a network, where it is called with laws, it is the class behind it.
 
     Attributes:
-        propagation: the method where no context sets one; see :func:`set_method`.
+        propagation: the method where no context sets one, None for the default; see :func:`set_method`.
+        DEFAULT: the default, that of networks; single layers have ``ap2``.
     """
 
     propagation: str | None = None
+    DEFAULT: ClassVar[str] = DEFAULT
 
     def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
         """What runs on laws: the forward of the class behind this one."""
@@ -413,7 +449,7 @@ class Border:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""
         if inside() or laws_in(args) or laws_in(kwargs.values()):
             return inner(*args, **kwargs)
-        return run(self, inner, self.propagation, args, kwargs)
+        return run(self, inner, self.propagation or self.DEFAULT, args, kwargs)
 
 
 def set_method(module: torch.nn.Module, name: Method | None) -> torch.nn.Module:
@@ -421,7 +457,7 @@ def set_method(module: torch.nn.Module, name: Method | None) -> torch.nn.Module:
 
     Args:
         module: a network over moments, or any module that holds some.
-        name: as for :class:`method`; ``None`` goes back to the default, ``ap2``.
+        name: as for :class:`method`; ``None`` goes back to the default, see :func:`convert`.
 
     Returns:
         ``module``.

@@ -21,9 +21,15 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
     The network runs as it is, on laws: nothing is traced, so what Python decides on shapes, flags and arguments is
     decided anew at every call.  A function without a rule raises when it is met, and names its place.
 
+    Without a method it goes by ``ap2`` in training mode, which is cheap and takes the units of a layer as independent,
+    and in evaluation mode by a method that knows what they share: ``adjoint`` for up to two outputs of an example,
+    ``correlated`` for more.  These cost as much as some tens of plain forward passes; where nothing is random, one or
+    two.  The flag of the outermost network decides.  What they cannot run is an error, and never run by ``ap2``
+    instead.
+
     Args:
         module: a plain torch module.  It is not changed.
-        method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for ``ap2``.
+        method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
 
     Returns:
         A module, also an instance of ``module``'s class, that takes tensors or :class:`~momentgen.Moments` where the
@@ -32,7 +38,8 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
 
     Raises:
         InputError: for another method, or something that is not a module.
-        UnsupportedError: when it is called, at a function that a law has no rule for.
+        UnsupportedError: when it is called, at a function that a law has no rule for.  In evaluation without a method
+            also for a network whose examples are not in dimension 0 or interact (an :class:`InputError`).
 
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
     >>> network = convert(plain)

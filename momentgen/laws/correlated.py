@@ -49,12 +49,20 @@ class Run:
     coordinates: Tensor
     met: int = 0
 
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        start, self.met = self.met, self.met + count
+        return self.directions[:, start : self.met], self.draws[:, start : self.met]
+
     def source(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Tangents and deviations of the samples of the next source, of that *variance*."""
-        start, self.met = self.met, self.met + mean.numel()
-        tangents, draws = self.directions[:, start : self.met], self.draws[:, start : self.met]
+        tangents, draws = self._next(mean.numel())
         root = square_root(var)
         return tangents.view(-1, *mean.shape) * root, draws.view(-1, *mean.shape) * root
+
+    def combined(self, mean: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of a source of covariance ``factor.mT @ factor``, the factor of shape (r, n)."""
+        tangents, draws = (part @ factor for part in self._next(len(factor)))
+        return tangents.view(-1, *mean.shape), draws.view(-1, *mean.shape)
 
 
 #: the run that is under way in this thread and task

@@ -8,6 +8,7 @@ one among the dimensions, have one matrix.  What laws have to do with each other
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -18,14 +19,16 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import PROPAGATIONS, certain, check, entered
+from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
-from momentgen.laws.examples import per_example
+from momentgen.laws.examples import is_moments, per_example, with_moments
 from momentgen.laws.law import Law, new_law
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters import LIFT, Plan
 from momentgen.laws.point import Point, point
+from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
 
@@ -162,30 +165,23 @@ def symmetric(matrix: Tensor) -> Tensor:
 
 
 def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = _with_moments(args, kwargs)
-    given = [leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=_is_moments) if isinstance(leaf, Moments)]
-    for leaf in given:
-        check(where, leaf)
-    # One value given twice is one value, which the split of the batch would hide.
-    first = [next(k for k, x in enumerate(given) if x.mean is leaf.mean and x.var is leaf.var) for leaf in given]
-    factors = [k for k, leaf in enumerate(given) if isinstance(leaf, JointMoments)]
-    extra = tuple(cast(JointMoments, given[k]).factor for k in factors)
-    batch = given[0].mean.shape[0] if given[0].mean.dim() else 1
+    args, kwargs = with_moments(args, kwargs)
+    given = [leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=is_moments) if isinstance(leaf, Moments)]
+    batch = given[0].mean.shape[0] if given and given[0].mean.dim() else 1
     if not batch:
         raise InputError(f"{type(where).__name__}: the method covariance needs at least one example")
     training = bool(getattr(where, "training", False))
     layout: list[Any] = []
 
-    def lifted(leaves: list[Any], factor: dict[int, Tensor]) -> list[Any]:
+    def lifted(leaves: list[Any]) -> list[Any]:
         laws: dict[int, Covariance] = {}
         found: list[Any] = []
-        k = 0
         for leaf in leaves:
             if isinstance(leaf, Moments):
-                if first[k] == k:
-                    laws[k] = source(leaf.mean, leaf.var, factor.get(k), type(where).__name__)
-                found.append(laws[first[k]])
-                k += 1
+                if id(leaf) not in laws:
+                    factor = leaf.factor[0] if isinstance(leaf, JointMoments) else None
+                    laws[id(leaf)] = source(leaf.mean, leaf.var, factor, type(where).__name__)
+                found.append(laws[id(leaf)])
             elif isinstance(leaf, Tensor) and (leaf.is_floating_point() or (training and leaf.dtype is not torch.bool)):
                 found.append(point(leaf, Covariance))
             else:
@@ -193,44 +189,31 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         return found
 
     def one(own: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        named = dict(named)
-        factor = dict(zip(factors, named.pop("_extra", ()), strict=True))
-        leaves, form = pytree.tree_flatten((own, named), is_leaf=_is_moments)
+        leaves, form = pytree.tree_flatten((own, named), is_leaf=is_moments)
         token = CURRENT.set(Run(width))
         try:
             with entered():
-                own, named = pytree.tree_unflatten(lifted(leaves, factor), form)
+                own, named = pytree.tree_unflatten(lifted(leaves), form)
                 return _lowered(where, forward(*own, **named), layout)
         finally:
             CURRENT.reset(token)
 
-    width, chunk = batch, None
+    from momentgen.laws.parameters_covariance import random_parameter  # made of this module's law
+
+    width, chunk, plan = batch, None, Plan()
     while True:
+        lift_token = LIFT.set(functools.partial(random_parameter, plan))
         try:
-            parts = per_example(where, one, args, kwargs, extra, chunk)
+            parts = per_example(where, forward, one, args, kwargs, chunk)
         except Narrower as fewer:
             width = chunk = fewer.batch
             continue
+        finally:
+            LIFT.reset(lift_token)
         return _raised(parts, layout)
 
 
 PROPAGATIONS["covariance"] = _propagate
-
-
-def _is_moments(value: Any) -> bool:
-    return isinstance(value, Moments)
-
-
-def _with_moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of which one at least is moments: the first tensor, if none is."""
-    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=_is_moments)
-    if not any(map(_is_moments, leaves)):
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim():
-                leaves[place] = certain(leaf)
-                break
-    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, form)
-    return found
 
 
 def _lowered(where: Any, out: Any, layout: list[Any]) -> list[tuple[Tensor, ...]]:

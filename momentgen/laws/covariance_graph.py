@@ -23,7 +23,7 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.hermite import MOST_TERMS
 from momentgen.laws.unsupported import place
 
-__all__ = ["CURRENT", "Narrower", "Node", "Push", "Run", "current", "options"]
+__all__ = ["CURRENT", "Narrower", "Node", "Push", "Run", "current", "memory_allowed", "options"]
 
 #: a linear map of values, on rows: shape (K, N) -> (K, M)
 Push = Callable[[Tensor], Tensor]
@@ -86,6 +86,13 @@ class options:  # noqa: N801 - a context manager, named as it is used
 
 _options: ContextVar[options] = ContextVar("momentgen_covariance_options")
 _DEFAULT = options()
+
+
+def memory_allowed() -> int:
+    """Bytes that one layer may take, by the options in force."""
+    return _options.get(_DEFAULT).memory
+
+
 CURRENT: ContextVar[Run] = ContextVar("momentgen_covariance_run")
 
 

@@ -2,7 +2,8 @@
 
 A law that knows covariances has one matrix, or one set of directions, per example.  Networks reshape and merge the
 batch as they like, so a network is run on a batch of one, under ``torch.vmap`` over the examples, or one after another
-where vmap cannot run it.  The result for one example does not depend on the others.
+where vmap cannot run it.  The result for one example does not depend on the others; that this is so in the plain
+network too is looked at first.
 """
 
 from __future__ import annotations
@@ -16,73 +17,134 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
+from momentgen.laws.border import certain, check, entered, readable
+from momentgen.laws.law import Law
 from momentgen.laws.notes import note
-from momentgen.runtime import Moments
+from momentgen.laws.point import point
+from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import autocast_in_force
 
-__all__ = ["per_example"]
+__all__ = ["is_moments", "is_real", "leaves_of", "per_example", "with_moments"]
 
 #: a network on laws of one example: (arguments, keyword arguments) -> a nest of tuples, lists, dicts and tensors
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
+def is_moments(value: object) -> bool:
+    """Whether a value is moments, which are one leaf of the arguments."""
+    return isinstance(value, Moments)
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a tensor of floating point."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def leaves_of(nest: Any) -> list[Any]:
+    """Tensors, moments and all else in a nest of arguments."""
+    return pytree.tree_leaves(nest, is_leaf=is_moments)
+
+
+def with_moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which one at least is moments: the first tensor, if none is."""
+    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=is_moments)
+    if not any(map(is_moments, leaves)):
+        for place, leaf in enumerate(leaves):
+            if is_real(leaf) and leaf.dim():
+                leaves[place] = certain(leaf)
+                break
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, form)
+    return found
+
+
 def per_example(
     where: object,
+    forward: Callable[..., Any],
     run: Run,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    extra: tuple[Tensor, ...] = (),
     chunk_size: int | None = None,
 ) -> Any:
     """Call ``run`` for each example of a batch, and stack what it returns.
 
     Args:
         where: the network, for errors.
-        run: called with the arguments of one example, a batch of one, and with ``extra`` as the keyword ``_extra``
-            if there are any; it returns a nest of tensors without the batch.
+        forward: what runs on laws; called on certain values, to see whether examples are independent of each other.
+        run: called with the arguments of one example, a batch of one; it returns a nest of tensors without the batch.
+            Moments that were given twice are one object.
         args: tensors and moments; those whose first dimension is that of the first moments are split, others shared.
         kwargs: likewise.
-        extra: tensors that are split as well, and given without the batch.
         chunk_size: how many examples are computed at once; None for all.
 
     Returns:
         What ``run`` returned, each tensor with the batch in front.
 
     Raises:
-        InputError: if no argument is moments, or these have no batch, or the network is a batch norm in training.
+        InputError: if no argument is moments, these are bad or have no batch, the network is a batch norm that takes
+            its statistics from the batch, or gives an example another result within the batch than alone.
     """
-    _check(where)
-    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Moments))
+    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=is_moments)
+    for leaf in filter(is_moments, leaves):
+        check(where, leaf)
+    _check_norms(where)
     batch = _batch_of(where, leaves)
-    given: list[Tensor] = []
-    places: list[tuple[int, int]] = []
+    split: list[Tensor] = []
+    places: list[tuple[int, slice]] = []
+    known: dict[tuple[int, ...], slice] = {}
     for place, leaf in enumerate(leaves):
-        parts = tuple(leaf) if isinstance(leaf, Moments) else (leaf,)
-        if all(isinstance(part, Tensor) and part.dim() and part.shape[0] == batch for part in parts):
-            given.extend(parts)
-            places.append((place, len(parts)))
+        parts = _parts(leaf)
+        if not all(isinstance(part, Tensor) and part.dim() and part.shape[0] == batch for part in parts):
+            continue
+        key = tuple(map(id, parts))
+        if key not in known:
+            known[key] = slice(len(split), len(split) + len(parts))
+            split.extend(parts)
+        places.append((place, known[key]))
 
-    def one(*tensors: Tensor) -> Any:
-        mine, at = list(leaves), 0
-        for place, count in places:
-            parts = [tensor.unsqueeze(0) for tensor in tensors[at : at + count]]
-            mine[place] = Moments(*parts) if count == 2 else parts[0]
-            at += count
-        own_args, own_kwargs = pytree.tree_unflatten(mine, form)
-        if extra:
-            own_kwargs = {**own_kwargs, "_extra": tensors[at:]}
-        return run(own_args, own_kwargs)
+    def of_one(run: Run) -> Callable[..., Any]:
+        def one(*tensors: Tensor) -> Any:
+            mine = list(leaves)
+            made: dict[int, Any] = {}
+            for place, own in places:
+                if own.start not in made:
+                    made[own.start] = _whole([tensor.unsqueeze(0) for tensor in tensors[own]])
+                mine[place] = made[own.start]
+            own_args, own_kwargs = pytree.tree_unflatten(mine, form)
+            return run(own_args, own_kwargs)
 
-    split = (*given, *extra)
+        return one
+
+    if batch > 1 and all(map(readable, split)):
+        _check_alone(where, forward, args, kwargs, lambda run: _mapped(where, of_one(run), split, batch, chunk_size))
+    return _mapped(where, of_one(run), split, batch, chunk_size)
+
+
+def _parts(leaf: Any) -> tuple[Any, ...]:
+    return (*leaf, leaf.factor) if isinstance(leaf, JointMoments) else tuple(leaf) if is_moments(leaf) else (leaf,)
+
+
+def _whole(parts: list[Tensor]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return Moments(*parts) if len(parts) == 2 else JointMoments.of(*parts)
+
+
+def _mapped(where: object, one: Callable[..., Any], split: list[Tensor], batch: int, chunk_size: int | None) -> Any:
+    """``one`` of the parts of each example, stacked."""
     if batch > 1:
         try:
             with _quiet():
                 return torch.vmap(one, randomness="different", chunk_size=chunk_size)(*split)
         except RuntimeError as error:
-            if isinstance(error, MomentgenError) or "vmap" not in str(error):
+            if isinstance(error, MomentgenError) or not any(words in str(error) for words in _OF_VMAP):
                 raise
             note(f"{type(where).__name__}: run one example after another, since torch.vmap cannot run it")
     found = [one(*[tensor[example] for tensor in split]) for example in range(batch)]
     return pytree.tree_map(lambda *parts: torch.stack(parts), *found)
+
+
+#: in messages of what torch.vmap cannot run
+_OF_VMAP = ("vmap", "Batching rule not implemented")
 
 
 @contextlib.contextmanager
@@ -100,12 +162,18 @@ def _quiet() -> Iterator[None]:
         functorch._set_vmap_fallback_warning_enabled(True)
 
 
-def _check(where: object) -> None:
+# --------------------------------------------------------------------- checks
+
+
+def _check_norms(where: object) -> None:
     for name, module in where.named_modules() if isinstance(where, torch.nn.Module) else ():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+        if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            continue
+        if module.training or module.running_mean is None:
+            cause = "in training" if module.training else "without running statistics"
             raise InputError(
-                f"{type(where).__name__}: {name or 'it'} is a batch norm in training, whose statistics need the whole "
-                "batch; call eval(), or use ap2"
+                f"{type(where).__name__}: {name or 'it'} is a batch norm {cause}, whose statistics need the whole "
+                "batch; call eval() on one that has running statistics, or use ap2"
             )
 
 
@@ -118,3 +186,71 @@ def _batch_of(where: object, leaves: list[Any]) -> int:
     raise InputError(
         f"{type(where).__name__}: expected moments with a batch of at least one in dimension 0 among the arguments"
     )
+
+
+#: an example in this share of the batch or more must differ, so that a step function's rounding is no difference
+_DIFFERING = 0.25
+
+
+def _check_alone(
+    where: object,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mapped: Callable[[Run], Any],
+) -> None:
+    """Compare the network at the means, on the whole batch and on each example alone: two plain forward passes.
+
+    Raises:
+        InputError: if the results differ by more than rounding.
+    """
+
+    def plain(own_args: tuple[Any, ...], own_kwargs: dict[str, Any], alone: bool = True) -> list[Tensor]:
+        own_args, own_kwargs = pytree.tree_map(_certain, (own_args, own_kwargs), is_leaf=is_moments)
+        with entered():
+            found = forward(*own_args, **own_kwargs)
+        leaves = pytree.tree_leaves(found, is_leaf=lambda part: isinstance(part, Law))
+        values = [leaf._form() if isinstance(leaf, Law) else leaf for leaf in leaves]
+        real = [value for value in values if is_real(value)]
+        if not alone:
+            return real
+        return [value[0] if value.dim() and len(value) == 1 else value.new_zeros(0) for value in real]
+
+    with torch.no_grad():
+        try:
+            together = plain(args, kwargs, alone=False)
+            apart: list[Tensor] = mapped(plain)
+        except Exception:
+            return  # the run to come fails in its own words, or the network was written for a batch of one
+    for whole, single in zip(together, apart, strict=True):
+        if single.shape[1:] == (0,) != whole.shape[1:]:
+            continue  # without a batch in front, which the run to come says
+        if whole.shape[:1] == (1,):  # the same for all examples
+            whole = whole.expand(len(single), *whole.shape[1:])
+        differing = 1.0
+        if whole.shape == single.shape:
+            rounding = max(_rounding(whole), _rounding(single))
+            whole, single = (value.to(torch.promote_types(whole.dtype, single.dtype)) for value in (whole, single))
+            tolerance = rounding * whole.abs().nan_to_num(0, 0, 0).amax().item() if whole.numel() else 0.0
+            away = ~torch.isclose(whole, single, rtol=0, atol=tolerance, equal_nan=True)
+            differing = away.flatten(1).any(1).double().mean().item() if away.numel() else 0.0
+        if differing >= _DIFFERING:
+            raise InputError(
+                f"{type(where).__name__}: examples of a batch are computed alone, but {differing:.0%} of them have "
+                f"another result within the batch, an output of shape {tuple(whole.shape)}; either examples interact, "
+                "or dimension 0 is not the batch in every argument (pass batch_first=True), or the network draws "
+                "numbers that momentgen does not see (torch.randn)"
+            )
+
+
+def _certain(value: Any) -> Any:
+    if isinstance(value, Moments):
+        return point(value.mean)
+    return point(value) if is_real(value) else value
+
+
+def _rounding(value: Tensor) -> float:
+    """How far rounding may carry two results apart, relative to the largest number."""
+    kind = value.device.type
+    dtypes = [value.dtype, torch.get_autocast_dtype(kind)] if autocast_in_force(kind) else [value.dtype]
+    return max(torch.finfo(dtype).eps for dtype in dtypes) ** 0.5

@@ -13,12 +13,13 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.point import Point
 from momentgen.laws.table import KINDS
+from momentgen.laws.weights import Weight, refused
 
 __all__ = ["LAWS", "Support", "support"]
 
 #: functions whose rule refuses them, with the reason
 _REFUSED = ("logsumexp",)
-LAWS: tuple[type[Law], ...] = (Point, Diagonal, Covariance, Correlated, Channels)
+LAWS: tuple[type[Law], ...] = (Point, Diagonal, Covariance, Correlated, Channels, Weight)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Support:
 def support() -> Support:
     """The functions of torch that laws have rules for.
 
-    >>> ("affine", "linear", (True, True, True, True, True)) in support().rows
+    >>> ("affine", "linear", (True, True, True, True, True, True)) in support().rows
     True
     """
     return Support(
@@ -66,4 +67,4 @@ def _has(law: type[Law], kind: str, name: str) -> bool:
     if law is not Point and name in (*UNDEFINED, *_REFUSED):
         return False
     rules: dict[str, Any] = law.RULES
-    return name in rules or kind in rules
+    return (rules.get(name) or rules.get(kind) or refused) is not refused

@@ -1,19 +1,24 @@
-"""The method ``correlated``: a network is run twice for each example, on two kinds of laws.
+"""The methods ``adjoint`` and ``correlated``, and the default of a network in evaluation, which takes one of the two.
 
-1. On :class:`~momentgen.laws.adjoint.Adjoint` laws, for the derivatives of the outputs by every source of noise.  From
-   them come the directions: an orthonormal basis of what the outputs depend on, in units of the noise's standard
-   deviation.
-2. On :class:`~momentgen.laws.correlated.Correlated` laws, with these directions for tangents and a few fixed samples.
+A network is run on two kinds of laws, for each example:
 
-Directions are constants to autograd: gradients are those of the second pass.
+1. On :class:`~momentgen.laws.adjoint.Adjoint` laws, for the derivatives of the outputs by every source of noise.  The
+   method ``adjoint`` has the outputs' covariance from them.  ``correlated`` has the directions: an orthonormal basis of
+   what the outputs depend on, in units of the noise's standard deviation.
+2. For ``correlated``, on :class:`~momentgen.laws.correlated.Correlated` laws, with these directions for tangents and a
+   few fixed samples.
+
+Directions are constants to autograd: gradients of ``correlated`` are those of the second pass.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -21,16 +26,33 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws import correlated_rules as correlated_rules
-from momentgen.laws.backward import derivatives, is_real, leaves_of, lifted, normal_numbers
-from momentgen.laws.border import PROPAGATIONS, certain, entered
+from momentgen.laws.backward import (
+    Derivatives,
+    Share,
+    Wanted,
+    covariance_of,
+    derivatives,
+    every_output,
+    lifted,
+    normal_numbers,
+)
+from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
-from momentgen.laws.examples import per_example
+from momentgen.laws.examples import is_real, leaves_of, with_moments
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
+from momentgen.laws.propagations import DEFAULT, PROPAGATIONS
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import autocast_in_force
 
-__all__ = ["Effort", "effort", "propagate"]
+__all__ = ["FEW_OUTPUTS", "Effort", "effort", "propagate"]
+
+#: The default is ``adjoint`` up to so many random values that an example has at the output: one of a regression, or its
+#: mean and variance.  There it takes about half the time of ``correlated`` (benchmarks/results/correlation.json, "few
+#: outputs"); from five outputs on they take the same, and from noise of 0.01 on ``correlated`` errs less.
+FEW_OUTPUTS: Final = 2
 
 
 class Effort(NamedTuple):
@@ -67,19 +89,41 @@ def effort(directions: int = 10, samples: int = 8, seed: int = 0) -> Iterator[No
         _effort.reset(token)
 
 
-def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Moments of the outputs, with the covariance that the directions explain."""
+def propagate(
+    where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], few: float
+) -> Any:
+    """Moments of the outputs with their covariance.
+
+    Under autocast all is computed in float32: what samples and directions leave over is a small difference.
+
+    Args:
+        where: the network, for errors.
+        forward: what runs on laws.
+        args: of the network.
+        kwargs: likewise.
+        few: up to how many outputs of an example ``adjoint`` is used, beyond it ``correlated``.
+    """
     spent = _effort.get(_DEFAULT)
     plan: dict[str, Any] = {}
 
+    def wanted(mean: Tensor) -> Wanted:
+        return every_output(where, mean) if len(mean) <= few else Wanted(_combined(mean, spent), residuals=False)
+
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
         with entered():
-            found = _two_passes(forward, own_args, own_kwargs, spent)
-        return _to_parts(where, found, plan)
+            found = derivatives(forward, own_args, own_kwargs, wanted)
+            if len(found.mean) <= few:
+                return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
+            outputs = _second_pass(forward, own_args, own_kwargs, found, spent)
+        return _to_parts(where, outputs, plan, _correlated_parts)
 
-    if not any(isinstance(leaf, Moments) for leaf in leaves_of((args, kwargs))):
-        args = tuple(certain(value) if is_real(value) else value for value in args)
-    return _from_parts(per_example(where, one, args, kwargs), plan)
+    args, kwargs = with_moments(args, kwargs)
+    device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
+    if not autocast_in_force(device):
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
+    args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
+    with torch.autocast(device, enabled=False):
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs), plan)
 
 
 # ----------------------------------------------------------------- first pass
@@ -98,6 +142,9 @@ def directions_of(found: Tensor, variances: Tensor, count: int) -> Tensor:
     """
     if not len(found):  # nothing random comes out
         return found.new_zeros(1, len(variances))
+    dtype = found.dtype
+    if dtype in (torch.float16, torch.bfloat16):  # torch has no eigenvectors of these
+        found, variances = found.float(), variances.float()
     scaled = found * variances.clamp_min(0).sqrt()
     size = scaled.square().sum(1).clamp_min(torch.finfo(scaled.dtype).tiny).rsqrt()
     scaled = scaled * size[:, None]  # each output matters alike
@@ -105,21 +152,24 @@ def directions_of(found: Tensor, variances: Tensor, count: int) -> Tensor:
     values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
     usable = values > 1e-5 * values[0].clamp_min(torch.finfo(values.dtype).tiny)
     weight = torch.where(usable, torch.where(usable, values, 1).rsqrt(), 0)
-    return (vectors * weight).mT @ scaled
+    return ((vectors * weight).mT @ scaled).to(dtype)
 
 
 # ---------------------------------------------------------------- second pass
 
 
-def _two_passes(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], spent: Effort) -> Any:
-    def combined(out: Tensor) -> Tensor:
-        if len(out) <= spent.directions + _SPARE:
-            return torch.eye(len(out), dtype=out.dtype, device=out.device)
-        return normal_numbers(spent.directions + _SPARE, len(out), 0).to(out)
+def _combined(mean: Tensor, spent: Effort) -> Tensor:
+    """The combinations of the outputs from which directions are made."""
+    if len(mean) <= spent.directions + _SPARE:
+        return torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+    return normal_numbers(spent.directions + _SPARE, len(mean), 0, mean)
 
-    _, found, variances = derivatives(forward, args, kwargs, residuals=False, combined=combined)
-    basis = directions_of(found, variances, spent.directions).detach()
-    draws = normal_numbers(spent.samples, basis.shape[1], spent.seed).to(basis)
+
+def _second_pass(
+    forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Derivatives, spent: Effort
+) -> Any:
+    basis = directions_of(found.by, found.variances, spent.directions).detach()
+    draws = normal_numbers(spent.samples, basis.shape[1], spent.seed, basis)
     run = Run(basis, draws, draws @ basis.mT)
     token = RUN.set(run)
     try:
@@ -135,29 +185,61 @@ _SPARE = 6
 
 def _input(value: Moments) -> Correlated:
     mean, var = value
+    if isinstance(value, JointMoments):
+        return correlated(mean, var, *RUN.get().combined(mean, value.factor[0]))
     return correlated(mean, var, *RUN.get().source(mean, var), independent=True)
 
 
 # -------------------------------------------------------------------- outputs
 
+#: mean, variance and a factor of the covariance of an output, without the batch
+_Parts = tuple[Tensor, Tensor, Tensor]
 
-def _to_parts(where: Any, found: Any, plan: dict[str, Any]) -> list[tuple[Tensor, ...]]:
-    """Tensors of each output without the batch of one; what they are is kept in ``plan``."""
-    leaves, form = pytree.tree_flatten(found, is_leaf=lambda part: isinstance(part, Law))
-    plan.update(form=form, leaves=[None if isinstance(leaf, Law | Tensor) else leaf for leaf in leaves])
+
+def _to_parts(
+    where: Any, found: Any, plan: dict[str, Any], joint: Callable[[Any], _Parts | None]
+) -> list[tuple[Tensor, ...]]:
+    """Tensors of each output without the batch of one; what they are is kept in ``plan``.
+
+    Args:
+        where: the network, for errors.
+        found: what it returned.
+        plan: for :func:`_from_parts`.
+        joint: the parts of a random output, with the batch of one; None for what is not random.
+    """
+    leaves, form = pytree.tree_flatten(found, is_leaf=lambda part: isinstance(part, Law | Share))
+    plan.update(form=form, leaves=[None if isinstance(leaf, Law | Tensor | Share) else leaf for leaf in leaves])
     parts: list[tuple[Tensor, ...]] = []
     for leaf in leaves:
-        if isinstance(leaf, Correlated):
-            tangents = leaf._joint.tangents
-            explained = leaf._joint.explained
-            usable = explained > 0
-            scale = square_root(torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0))
-            mean, var = _one(where, leaf._mean), _one(where, leaf._var)
-            parts.append((mean, var, (tangents * scale).reshape(len(tangents), -1)))
+        random = joint(leaf)
+        if random is not None:
+            mean, var, factor = random
+            parts.append((_one(where, mean), _one(where, var), factor))
         elif isinstance(leaf, Point | Tensor):
             parts.append((_one(where, leaf._form() if isinstance(leaf, Point) else leaf),))
         else:
             parts.append(())
+    return parts
+
+
+def _correlated_parts(leaf: Any) -> _Parts | None:
+    if not isinstance(leaf, Correlated):
+        return None
+    tangents, explained = leaf._joint.tangents, leaf._joint.explained
+    usable = explained > 0
+    scale = square_root(torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0))
+    return leaf._mean, leaf._var, (tangents * scale).reshape(len(tangents), -1)
+
+
+def _adjoint_parts(found: Derivatives) -> Callable[[Any], _Parts | None]:
+    variances, factors = covariance_of(found)
+
+    def parts(leaf: Any) -> _Parts | None:
+        if not isinstance(leaf, Share):
+            return None
+        mean, var = (part[leaf.values].view(leaf.shape).to(leaf.dtype) for part in (found.mean, variances))
+        return mean, var, factors[:, leaf.values].to(leaf.dtype)
+
     return parts
 
 
@@ -183,4 +265,6 @@ def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
     return pytree.tree_unflatten(found, plan["form"])
 
 
-PROPAGATIONS["correlated"] = propagate
+PROPAGATIONS["adjoint"] = functools.partial(propagate, few=math.inf)
+PROPAGATIONS["correlated"] = functools.partial(propagate, few=-1)
+PROPAGATIONS[DEFAULT] = functools.partial(propagate, few=FEW_OUTPUTS)

@@ -7,13 +7,13 @@ parameter at each run; what it returns is set as the module's attribute, and tor
 * ``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`, which linear maps
   and convolutions take with these covariances, exact for each output.
 * ``local`` draws the outputs of linear maps and convolutions (:mod:`momentgen.laws.local`).
-* A propagation that knows what values have in common says itself, by :data:`LIFT`, what a random parameter is there.
+* A propagation that knows what values have in common says itself, by :data:`~momentgen.laws.parameters.LIFT`, what a
+  random parameter is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -21,23 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.coefficients import is_linear_map
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law
 from momentgen.laws.local import local
 from momentgen.laws.notes import note
+from momentgen.laws.parameters import LIFT, LOST, ONE_BY_ONE
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.table import KINDS, Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["LIFT", "Lift", "Weight", "random_weight"]
-
-#: what a propagation makes of a random parameter: mean, *variance*, and covariances of neighbours, of the parameter's
-#: shape, or None
-Lift = Callable[[Tensor, Tensor, Tensor | None], Any]
-
-#: of the propagation that is under way in this thread and task; it outranks the method's name
-LIFT: ContextVar[Lift | None] = ContextVar("momentgen_lift", default=None)
+__all__ = ["Weight", "random_weight", "refused"]
 
 
 def random_weight(
@@ -112,7 +105,7 @@ class Weight(Diagonal):
         return diagonal(*parts)
 
     def _written_into(self, target: Law) -> None:
-        raise unsupported(Tensor.copy_, self, _LOST)
+        raise unsupported(Tensor.copy_, self, LOST)
 
     def _assign(self, new: Any) -> None:
         raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
@@ -124,58 +117,62 @@ def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
     return law
 
 
-_LOST = (
-    "the covariance of its neighbouring elements would be lost; linear maps and convolutions have rules for it, for "
-    "other uses give this parameter a mean-field posterior, or use the method sample or local"
-)
-
 #: functions that keep the elements of one output in their order
-_KEPT = frozenset(names("to float double half bfloat16 type type_as detach data clone contiguous requires_grad_"))
+_KEPT = names("to float double half bfloat16 type type_as detach data clone contiguous requires_grad_")
 #: functions that choose among outputs, the first dimension, where their dimension is 0
-_CHOICES = frozenset(names("chunk split split_with_sizes tensor_split narrow index_select select"))
-#: functions that read one row or one value at a time
-_ONE_BY_ONE = frozenset(
-    names("embedding batch_norm layer_norm rms_norm group_norm instance_norm prelu add sub rsub mul div rdiv neg")
-)
+_CHOICES = names("chunk split split_with_sizes tensor_split narrow index_select select")
 
 
-def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    own = diagonal_rule(entry.name, entry.kind)
-    data = args[0] if args else None
-    if own is not None and entry.kind in ("query", "refusal", "creation"):
-        return own(entry, args, kwargs)
-    if is_linear_map(entry.name) and own is not None and not isinstance(data, Weight):
-        return own(entry, args, kwargs)
-    if isinstance(data, Weight) and entry.kind == "movement" and _keeps_rows(entry, args, kwargs):
-        return _each_part(entry, data, args[1:], kwargs)
-    if own is not None and entry.name in _ONE_BY_ONE:
-        if max(law.ndim for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight)) > 1:
-            note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
-        return own(entry, args, kwargs)
-    found = next(law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight))
-    raise unsupported(entry.call, found, _LOST, entry)
+def _as_independent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions of the form, of rows, or of each value by itself: as of independent values."""
+    if entry.name in ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
+        note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
+    return cast(Rule, diagonal_rule(entry.name, entry.kind))(entry, args, kwargs)
+
+
+def _coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Linear maps and convolutions of which it is the weight or bias."""
+    if isinstance(args[0], Weight):
+        return refused(entry, args, kwargs)
+    return cast(Rule, diagonal_rule(entry.name, entry.kind))(entry, args, kwargs)
+
+
+def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    law = args[0]
+    if not isinstance(law, Weight) or not _keeps_rows(entry, args, kwargs):
+        return refused(entry, args, kwargs)
+    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law._joint))
+    if isinstance(mean, Tensor):
+        return _weight(mean, var, neighbour)
+    return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))
 
 
 def _keeps_rows(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a movement keeps the elements of one output, all beyond the first dimension, together in their order."""
     if entry.name in _KEPT:
         return True
+    if args[0].ndim < 2:
+        return False
     if entry.name == "getitem":
-        index = args[1]
-        return isinstance(index, int | slice | Tensor) and args[0].ndim > 1
-    if entry.name in _CHOICES:
-        # torch's order of arguments: the dimension stands first in select, narrow and index_select.
-        first = entry.name in ("select", "narrow", "index_select")
-        dim = kwargs.get("dim", args[1] if first and len(args) > 1 else args[2] if len(args) > 2 else 0)
-        return dim == 0 and args[0].ndim > 1
-    return False
+        return isinstance(args[1], int | slice | Tensor)
+    # torch's order of arguments: the dimension stands first in select, narrow and index_select.
+    first = entry.name in ("select", "narrow", "index_select")
+    return bool(kwargs.get("dim", args[1] if first and len(args) > 1 else args[2] if len(args) > 2 else 0) == 0)
 
 
-def _each_part(entry: Entry, law: Weight, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    mean, var, neighbour = (entry.call(part, *rest, **kwargs) for part in (*law._parts(), law._joint))
-    if isinstance(mean, Tensor):
-        return _weight(mean, var, neighbour)
-    return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))
+def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
+    return [law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight)]
 
 
-Weight.RULES = cast("dict[str, Rule]", dict.fromkeys(KINDS, _rule))
+def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of all functions that would lose the covariances."""
+    raise unsupported(entry.call, _weights(args, kwargs)[0], LOST, entry)
+
+
+Weight.RULES = {
+    **dict.fromkeys(KINDS, refused),
+    # Functions written over others: each of those has its own rule.
+    **dict.fromkeys(("query", "refusal", "creation", "composite", *ONE_BY_ONE), _as_independent),
+    **dict.fromkeys(("linear", *(f"conv{d}d" for d in (1, 2, 3))), _coefficients),
+    **dict.fromkeys(("getitem", *_KEPT, *_CHOICES), _movement),
+}

@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
 def _bordered(function: Any, *args: Any, **kwargs: Any) -> Any:
     if inside() or laws_in(args):
         return function(*args, **kwargs)
-    return run(getattr(function, "__name__", str(function)), function, None, args, kwargs)
+    return run(getattr(function, "__name__", str(function)), function, "ap2", args, kwargs)
 
 
 def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:

@@ -62,7 +62,9 @@ class Module(Border, torch.nn.Module):
 
 
 class Layer(Border):
-    """What the layers share: the first input is one value."""
+    """What the layers share: the first input is one value.  A layer that is called by itself has ``ap2`` as default."""
+
+    DEFAULT = "ap2"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Moments of the output, by the method in force.
@@ -197,6 +199,8 @@ def _layer(name: str) -> type[torch.nn.Module]:
 
 class _Joining(Border, torch.nn.Module):
     """What the modules of several inputs share: each is a value, or a number."""
+
+    DEFAULT = "ap2"
 
     def forward(self, *values: Any) -> Any:
         """Moments of the result, by the method in force.

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
-from momentgen.laws.backward import output_covariance
 from momentgen.laws.border import as_moments, lower, method
 from momentgen.laws.convert import convert
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
+from momentgen.laws.propagations import DEFAULT
+from momentgen.laws.two_passes import FEW_OUTPUTS
 from momentgen.nn.monte_carlo import monte_carlo, propagated
 from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import Moments
@@ -82,6 +83,7 @@ class Summary:
         rows: one per layer.
         samples: of Monte Carlo.
         methods: what each method says of the output; empty where that was not asked for.
+        default: the method by which the network goes for this input where no context says another.
         notes: what the pass took approximately: expressions integrated by quadrature, with the rule that would make
             them exact, quotients by random values, attention.
     """
@@ -90,6 +92,7 @@ class Summary:
     samples: int
     notes: tuple[str, ...] = ()
     methods: tuple[MethodRow, ...] = ()
+    default: str = "ap2"
 
     def __str__(self) -> str:
         notes = ["", "taken approximately:", *(f"- {note}" for note in self.notes)] if self.notes else []
@@ -100,11 +103,12 @@ class Summary:
         columns = ["output by", "std: least", "average", "largest", "time over ap2"]
         made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=1)
         for row in self.methods:
+            name = f"{row.method} (this network's)" if row.method == self.default else row.method
             if row.std is None:
-                made.add_row(row.method, row.problem)
+                made.add_row(name, row.problem)
                 continue
             ratio = [] if not self.samples else ["" if row.ratio is None else f"{row.ratio:.3f}"]
-            made.add_row(row.method, *shown(row.std), "" if row.cost is None else f"{row.cost:.3g}", *ratio)
+            made.add_row(name, *shown(row.std), "" if row.cost is None else f"{row.cost:.3g}", *ratio)
         return made
 
     def __rich__(self) -> Table:
@@ -160,20 +164,21 @@ def summary(
     x: Moments | Tensor,
     samples: int = 0,
     *,
-    methods: Sequence[str] = (),
+    methods: Sequence[str] | None = None,
     seed: int | None = None,
     progress: bool | None = None,
 ) -> Summary:
     """Ranges of mean and standard deviation of every layer, saturation, and on request σ over Monte Carlo's.
 
-    Layers are those of diagonal propagation (``ap2``).  With ``methods`` the output's σ by other methods stands beside,
-    and a note says so where the diagonal one is off by more than a fifth.
+    Layers are those of diagonal propagation (``ap2``).  The output's σ by the network's own method, and by others,
+    stands beside, and a note says so where the diagonal one is off by more than a fifth.
 
     Args:
         model: a network over moments.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
-        methods: of ``ap2``, ``adjoint`` (:func:`momentgen.output_covariance`), ``correlated`` and ``covariance``.
+        methods: of ``ap2``, ``adjoint``, ``correlated`` and ``covariance``; None for ``ap2`` and the network's own,
+            which is its default in the present mode or the method that it was given; empty for none.
         seed: of the samples.
         progress: as in :func:`momentgen.monte_carlo`.
 
@@ -192,12 +197,12 @@ def summary(
         for name, part in model.named_modules()
         if _kind(part) in _ACTIVATIONS
     ]
-    unknown = [name for name in methods if name not in _METHODS]
+    unknown = [name for name in methods or () if name not in _METHODS]
     if unknown:
         raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
     try:
         with listening() as notes, method("ap2"):
-            _, layers = propagated(model, x)
+            out, layers = propagated(model, x)
     finally:
         for handle in handles:
             handle.remove()
@@ -219,8 +224,10 @@ def summary(
                 _ratio(found, truth[name]) if name in truth else None,
             )
         )
-    compared, warnings = _by_method(model, x, methods, None if sampled is None else sampled.output)
-    return Summary(tuple(rows), samples, (*notes, *warnings), compared)
+    default = _own_method(model, out)
+    wanted = ("ap2", default) if methods is None else methods
+    compared, warnings = _by_method(model, x, wanted, None if sampled is None else sampled.output)
+    return Summary(tuple(rows), samples, (*notes, *warnings), compared, default)
 
 
 _METHODS = ("ap2", "adjoint", "correlated", "covariance")
@@ -254,14 +261,23 @@ def _by_method(
     return tuple(found), _warnings(outputs)
 
 
+def _own_method(model: torch.nn.Module, out: Moments) -> str:
+    """The method by which the network goes where no context says another, given its output by ``ap2``."""
+    given = getattr(model, "propagation", None)
+    if given is not None:
+        return str(given)
+    if model.training or getattr(model, "DEFAULT", DEFAULT) != DEFAULT or not bool(out.var.any()):
+        return "ap2"
+    values = out.mean[0].numel() if out.mean.dim() else 1
+    return "adjoint" if values <= FEW_OUTPUTS else "correlated"
+
+
 def _output(model: torch.nn.Module, x: Moments, name: str) -> Moments:
-    if name == "adjoint":
-        return output_covariance(model, x)
     with method(name):  # type: ignore[arg-type]
         out = convert(model)(x)
     if not isinstance(out, Moments):
         raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
-    return Moments(out.mean.flatten(1), out.var.flatten(1))
+    return Moments(*[part.flatten(1) if part.dim() > 1 else part for part in out])
 
 
 def _warnings(outputs: dict[str, Moments]) -> list[str]:

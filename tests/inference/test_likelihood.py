@@ -253,6 +253,14 @@ def test_categorical_quadrature_takes_the_covariance_along():
     assert Categorical().expected_log_prob(apart, y) < truth - 0.3
 
 
+@pytest.mark.parametrize("expectation", ["quadrature", "bound"])
+def test_categorical_expectation_of_an_almost_certain_class_keeps_its_digits(expectation):
+    output = Moments(torch.tensor([1e4 + 12.0, 1e4]), torch.full((2,), 0.01))
+    found = Categorical(expectation).expected_log_prob(output, torch.tensor(0)).item()
+    truth = expectation_of(scipy.special.log_expit, 12.0, 0.02)
+    assert abs(found - truth) < (1e-6 if expectation == "quadrature" else 0.006)  # the bound has y's own variance
+
+
 def test_categorical_evidence_is_that_of_its_predictive():
     torch.manual_seed(0)
     output, y = Moments(torch.randn(4, 3), torch.rand(4, 3)), torch.tensor([0, 2, 1, 1])
@@ -336,12 +344,35 @@ def test_samples_in_front_are_taken_one_by_one(name):
     assert float(likelihood.kl()) == pytest.approx(0.0, abs=1e-15)
 
 
-def test_compiled_terms_are_the_eager_ones():
-    output = Moments(torch.randn(6, 1), torch.rand(6, 1))
-    y = torch.randint(2, (6, 1))
-    for likelihood in (Probit(), Bernoulli()):
-        compiled = torch.compile(likelihood.log_z, fullgraph=True, backend="aot_eager")
-        assert torch.allclose(compiled(output, y), likelihood.log_z(output, y), rtol=1e-6)
+@pytest.mark.parametrize("name", ["bernoulli", "categorical"])
+def test_compiled_terms_are_the_eager_ones(name):
+    likelihood, y = LIKELIHOODS[name]
+    mean, var = double(0.4, -2.0, 1.5).requires_grad_(), double(0.5, 1.2, 2.0).requires_grad_()
+
+    def terms(mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        found = likelihood.expected_log_prob(Moments(mean, var), y)
+        return found if name == "categorical" else found + likelihood.log_z(Moments(mean, var), y)
+
+    torch.compiler.reset()
+    compiled, eager = torch.compile(terms, fullgraph=True, backend="aot_eager")(mean, var), terms(mean, var)
+    assert torch.allclose(compiled, eager, rtol=1e-12)
+    for found, truth in zip(*(torch.autograd.grad(each, (mean, var)) for each in (compiled, eager)), strict=True):
+        assert torch.allclose(found, truth, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gamma", "probit", "bernoulli", "categorical"])
+def test_vmap_and_func_grad_are_the_loop(name):
+    likelihood, y = LIKELIHOODS[name]
+    torch.manual_seed(0)
+    means, var = torch.randn(4, 3, dtype=torch.float64), double(0.5, 1.2, 2.0)
+
+    def term(mean: torch.Tensor) -> torch.Tensor:
+        return likelihood.expected_log_prob(Moments(mean, var), y)
+
+    assert torch.allclose(torch.func.vmap(term)(means), torch.stack([term(mean) for mean in means]), rtol=1e-12)
+    mean = means[0].clone().requires_grad_()
+    (truth,) = torch.autograd.grad(term(mean), mean)
+    assert torch.allclose(torch.func.grad(term)(means[0]), truth, rtol=1e-12)
 
 
 # -------------------------------------------------------------------- bad input

@@ -45,7 +45,7 @@ def _equals_eager(name: str, backend: str, relative: float) -> None:
     make, shape = _NETWORKS[name]
     plain = make()
     again = copy.deepcopy(plain)  # training changes the statistics of a batch norm
-    network, fast = momentgen.convert(plain), compiled(momentgen.convert(again), backend)
+    network, fast = momentgen.convert(plain, "ap2"), compiled(momentgen.convert(again, "ap2"), backend)
     for is_new in (True, False):  # the second time on other data, for which nothing is compiled
         x = moments(*shape)
         expected = gradients(network, x, plain.parameters())
@@ -89,7 +89,7 @@ def test_a_vit_by_inductor_equals_eager(kernels: int) -> None:
 
 
 def test_code_of_one_method_is_never_run_under_another() -> None:
-    network = momentgen.convert(mlp())
+    network = momentgen.convert(mlp(), "ap2")
     fast, x = compiled(network, "eager"), moments(5, 4)
     for method in ("ap1", "ap2", "ap1", "ap2", "sample", "ap2"):
         with momentgen.method(method):  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_code_of_one_method_is_never_run_under_another() -> None:
 
 def test_a_method_may_be_entered_within_compiled_code() -> None:
     """Compiled code is interrupted there: what ``ContextVar`` does cannot be traced."""
-    network, x = momentgen.convert(mlp()), moments(5, 4)
+    network, x = momentgen.convert(mlp(), "ap2"), moments(5, 4)
 
     @torch.compile(backend="eager")
     def means_and_moments(x: Moments) -> tuple[Moments, Moments, Moments]:
@@ -126,12 +126,12 @@ def test_a_method_may_be_entered_within_compiled_code() -> None:
 
 def test_more_networks_than_torch_keeps_versions_of_one_code() -> None:
     for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.Mish, nn.Softplus, nn.Hardtanh, nn.CELU):
-        network, x = momentgen.convert(kind()), moments(3)
+        network, x = momentgen.convert(kind(), "ap2"), moments(3)
         close(compiled(network, "eager")(x), network(x))
 
 
 def test_variances_that_are_expanded_or_made_within() -> None:
-    network = momentgen.convert(ResidualCNN().eval())
+    network = momentgen.convert(ResidualCNN().eval(), "ap2")
     fast, x = compiled(network, "eager"), torch.randn(2, 3, 6, 6)
     for var in (torch.rand(()).expand(x.shape), torch.rand(3, 6, 6).expand(x.shape), torch.rand(x.shape)):
         close(fast(Moments(x, var)), network(Moments(x, var)))
@@ -147,7 +147,7 @@ def test_tuples_of_random_values_are_joined() -> None:
         def forward(self, x: Any) -> Any:
             return torch.cat((x, torch.stack((x, x + 1), dim=1).flatten(0, 1)), dim=0)
 
-    network, x = momentgen.convert(Joined()), moments(2, 3)
+    network, x = momentgen.convert(Joined(), "ap2"), moments(2, 3)
     close(compiled(network, "eager")(x), network(x))
 
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_within_the_network_has_the_same_gradients() -> None:
             return checkpoint(self.inner, x, use_reentrant=False)
 
     plain, x = Checkpointed(), moments(5, 4)
-    network = momentgen.convert(plain)
+    network = momentgen.convert(plain, "ap2")
     close(gradients(compiled(network), x, plain.parameters()), gradients(network, x, plain.parameters()))
 
 
@@ -172,7 +172,7 @@ def test_a_model_of_transformers() -> None:
     configuration = transformers.BertConfig(
         vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
-    network = momentgen.convert(transformers.BertModel(configuration, add_pooling_layer=False).eval())
+    network = momentgen.convert(transformers.BertModel(configuration, add_pooling_layer=False).eval(), "ap2")
     x = moments(2, 3, 8)
     out = torch.compile(network, backend="eager", fullgraph=True)(inputs_embeds=x)
     close(out.last_hidden_state, network(inputs_embeds=x).last_hidden_state)

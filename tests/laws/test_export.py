@@ -24,7 +24,7 @@ def export(network: nn.Module, x: Moments, strict: bool, **options: Any) -> Any:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_network_is_saved_and_loaded(strict: bool) -> None:
-    network, x = momentgen.convert(ResidualCNN().eval()), moments(2, 3, 6, 6)
+    network, x = momentgen.convert(ResidualCNN().eval(), "ap2"), moments(2, 3, 6, 6)
     buffer = io.BytesIO()
     torch.export.save(export(network, x, strict), buffer)
     buffer.seek(0)
@@ -50,7 +50,7 @@ def test_an_exported_network_is_saved_and_loaded(strict: bool) -> None:
 def test_the_size_of_the_batch_is_free(
     make: Callable[[], nn.Module], argument: str, shape: tuple[int, ...], strict: bool
 ) -> None:
-    network, batch = momentgen.convert(make()), torch.export.Dim("batch")
+    network, batch = momentgen.convert(make(), "ap2"), torch.export.Dim("batch")
     shapes = {argument: Moments({0: batch}, {0: batch})}  # type: ignore[arg-type]
     program = export(network, moments(3, *shape), strict, dynamic_shapes=shapes)
     x = moments(5, *shape)
@@ -62,13 +62,13 @@ def test_arguments_have_the_names_of_the_plain_network() -> None:
         def forward(self, first: Any, second: Any) -> Any:
             return first - second
 
-    network, x, y = momentgen.convert(Two()), moments(3), moments(3)
+    network, x, y = momentgen.convert(Two(), "ap2"), moments(3), moments(3)
     program = torch.export.export(network, (x,), {"second": y}, strict=False)
     close(program.module()(x, second=y), network(x, y))
 
 
 def test_an_exported_network_runs_by_the_method_in_force_at_export() -> None:
-    network, x = momentgen.convert(mlp()), moments(2, 4)
+    network, x = momentgen.convert(mlp(), "ap2"), moments(2, 4)
     with momentgen.method("ap1"):
         program = export(network, x, strict=False)
     out = program.module()(x)

@@ -72,7 +72,7 @@ def test_laws_for_weights_have_the_spread_of_drawn_weights(
 ) -> None:
     plain, x = make(), draw()
     network, pairs = randomised(plain, 0.05)
-    ratio = momentgen.convert(network)(x).std / sampled_sigma(plain, pairs, x)
+    ratio = momentgen.convert(network, "ap2")(x).std / sampled_sigma(plain, pairs, x)
     assert 0.93 < ratio.mean().item() < 1.07
 
 
@@ -232,7 +232,7 @@ def test_autocast_keeps_standard_deviations_and_the_dtype_of_the_plain_network(
     make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     plain = make()
-    network, x = momentgen.convert(plain), moments(*shape)
+    network, x = momentgen.convert(plain, "ap2"), moments(*shape)
     expected = network(x)
     with torch.autocast("cpu", dtype):
         out, plain_out = network(x), plain(x.mean)
@@ -425,7 +425,7 @@ def test_a_network_is_pickled_and_saved() -> None:
     for again in (pickle.loads(pickle.dumps(network)), torch.load(buffer, weights_only=False)):
         assert type(again) is type(network)
         close(again(x), expected)
-    other = momentgen.convert(ResidualCNN().eval())
+    other = momentgen.convert(ResidualCNN().eval(), method="ap2")
     buffer = io.BytesIO()
     torch.save(network.state_dict(), buffer)
     buffer.seek(0)
@@ -513,7 +513,7 @@ def test_outputs_of_transformers_have_moments_in_them() -> None:
         vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
     plain = transformers.BertModel(configuration).eval()
-    network = momentgen.convert(plain)
+    network = momentgen.convert(plain, "ap2")
     x = moments(2, 3, 8)
     wanted = plain(inputs_embeds=x.mean, output_hidden_states=True)
     out = network(inputs_embeds=x, output_hidden_states=True)

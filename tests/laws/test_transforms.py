@@ -31,7 +31,7 @@ def pair_of(network: nn.Module) -> Callable[[Tensor, Tensor], Any]:
 
 @pytest.mark.parametrize(("make", "shape"), _NETWORKS)
 def test_vmap_is_one_network_after_the_other(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    network, x = momentgen.convert(make()), moments(3, *shape)
+    network, x = momentgen.convert(make(), "ap2"), moments(3, *shape)
     out = torch.vmap(network)(x)
     assert type(out) is Moments
     for place in range(3):
@@ -40,7 +40,7 @@ def test_vmap_is_one_network_after_the_other(make: Callable[[], nn.Module], shap
 
 @pytest.mark.parametrize(("make", "shape"), _NETWORKS)
 def test_forward_and_reverse_derivatives_agree(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    network = momentgen.convert(make().double())
+    network = momentgen.convert(make().double(), "ap2")
     x, tangents = (tuple(part.double() for part in moments(*shape)) for _ in range(2))
     out, forward = torch.func.jvp(pair_of(network), x, tangents)
     _, pull = torch.func.vjp(pair_of(network), *x)
@@ -51,7 +51,7 @@ def test_forward_and_reverse_derivatives_agree(make: Callable[[], nn.Module], sh
 
 
 def test_jacobians_by_rows_and_by_columns_agree() -> None:
-    network, x = momentgen.convert(mlp()), moments(4)
+    network, x = momentgen.convert(mlp(), "ap2"), moments(4)
     rows = torch.func.jacrev(pair_of(network), (0, 1))(*x)
     columns = torch.func.jacfwd(pair_of(network), (0, 1))(*x)
     for a, b in zip(rows, columns, strict=True):
@@ -60,7 +60,7 @@ def test_jacobians_by_rows_and_by_columns_agree() -> None:
 
 
 def test_second_derivatives_are_those_of_differences() -> None:
-    network = momentgen.convert(mlp().double())
+    network = momentgen.convert(mlp().double(), "ap2")
     x = Moments(*(part.double() for part in moments(4)))
 
     def total(mean: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def test_second_derivatives_are_those_of_differences() -> None:
 
 def test_functional_call_differentiates_in_given_parameters() -> None:
     plain, x = mlp(), moments(5, 4)
-    network = momentgen.convert(plain)
+    network = momentgen.convert(plain, "ap2")
     given = {name: part.detach().clone() for name, part in network.named_parameters()}
     found = torch.func.grad(lambda p: torch.func.functional_call(network, p, (x,)).var.sum())(given)
     expected = torch.autograd.grad(network(x).var.sum(), list(plain.parameters()), allow_unused=True)
@@ -85,7 +85,7 @@ def test_functional_call_differentiates_in_given_parameters() -> None:
 
 
 def test_an_ensemble_is_mapped_over_its_parameters() -> None:
-    networks, x = [momentgen.convert(mlp()) for _ in range(3)], moments(5, 4)
+    networks, x = [momentgen.convert(mlp(), "ap2") for _ in range(3)], moments(5, 4)
     parameters, buffers = torch.func.stack_module_state(networks)  # type: ignore[arg-type]
     out = torch.vmap(lambda p: torch.func.functional_call(networks[0], (p, buffers), (x,)))(parameters)
     for place, network in enumerate(networks):
@@ -95,7 +95,7 @@ def test_an_ensemble_is_mapped_over_its_parameters() -> None:
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
 @pytest.mark.parametrize(("make", "shape"), _NETWORKS[:2])
 def test_make_fx_traces_a_network(make: Callable[[], nn.Module], shape: tuple[int, ...], mode: str) -> None:
-    network, x = momentgen.convert(make()), moments(*shape)
+    network, x = momentgen.convert(make(), "ap2"), moments(*shape)
     graph = make_fx(network, tracing_mode=mode, _allow_non_fake_inputs=True)(x)
     y = moments(*shape)
     close(graph(y), network(y))
@@ -105,6 +105,6 @@ def test_make_fx_traces_a_network(make: Callable[[], nn.Module], shape: tuple[in
 def test_no_value_is_looked_at_on_the_way(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     with FakeTensorMode():
         plain = make()
-        out = momentgen.convert(plain)(moments(*shape))
+        out = momentgen.convert(plain, "ap2")(moments(*shape))
         plain_out = plain(torch.zeros(shape))
     assert out.mean.shape == out.var.shape == plain_out.shape

@@ -64,7 +64,7 @@ def _noisy(network: Network) -> Moments:
 
 
 def _moments(network: Network, plain: nn.Module, x: Moments) -> Moments:
-    out = network.call(momentgen.convert(plain), x)
+    out = network.call(momentgen.convert(plain, "ap2"), x)
     assert isinstance(out, Moments)
     return out
 
@@ -134,7 +134,7 @@ def test_the_output_has_the_structure_of_the_plain_output(network: Network, plai
     noisy_arguments, noisy_keywords = network.place(_noisy(network), arguments, keywords)
     with torch.no_grad():
         expected = plain(*arguments, **keywords)
-        out = momentgen.convert(plain)(*noisy_arguments, **noisy_keywords)
+        out = momentgen.convert(plain, "ap2")(*noisy_arguments, **noisy_keywords)
     _assert_same_structure(out, expected)
 
 
@@ -162,7 +162,7 @@ def test_the_plain_network_is_as_it_was(network: Network, plain: nn.Module) -> N
     before = list(_described(plain))
     state = {name: value.clone() for name, value in plain.state_dict().items()}
 
-    converted = momentgen.convert(plain)
+    converted = momentgen.convert(plain, "ap2")
     with torch.no_grad():
         network.call(converted, _noisy(network))
         with momentgen.method("ap1"):
@@ -175,7 +175,7 @@ def test_the_plain_network_is_as_it_was(network: Network, plain: nn.Module) -> N
 
 
 def test_the_converted_network_has_the_very_parameters(network: Network, plain: nn.Module) -> None:
-    converted = momentgen.convert(plain)
+    converted = momentgen.convert(plain, "ap2")
     assert {id(parameter) for parameter in converted.parameters()} == {
         id(parameter) for parameter in plain.parameters()
     }

@@ -110,6 +110,7 @@ def test_modules_in_other_precisions_stay_in_theirs(dtype):
     net = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)
     )
+    nn.set_method(net, "ap2")
     x = torch.randn(2, 1, 6, 6)
     wanted = net.eval()(Moments(x, torch.full_like(x, 0.1)))
     found = net.to(dtype)(Moments(x.to(dtype), torch.full_like(x, 0.1, dtype=dtype)))

@@ -1,0 +1,216 @@
+// Draws from PG(b, z).  The package's docstring derives the method; native.py puts the constants of the
+// envelope before this text.  Blocks of elements go through loops that compilers vectorise; what is rejected
+// makes up the next, shorter list.  Only +, -, *, / and square roots of float64 are used, so that any compiler
+// gives the same bits.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { BLOCK = 512 };
+
+static const double PI_SQUARED = 0x1.3bd3cc9be45dep+3;
+
+static inline double as_double(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t as_bits(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Uniform on {2^-52, 2 * 2^-52, ..., 1}.
+static inline double uniform(uint64_t bits) { return 2.0 - as_double(bits >> 12 | 0x3ff0000000000000u); }
+
+// -log(v) for a normal v in (0, 1]: v = 2^k m with m in [2/3, 4/3), log m = 2 artanh((m - 1)/(m + 1)) by its series.
+static inline double minus_log(double v) {
+    uint64_t bits = as_bits(v) + (0x3ff0000000000000u - 0x3fe5555555555555u);
+    double k = as_double(bits >> 52 | 0x4330000000000000u) - (0x1p52 + 1023.0);
+    double m = as_double((bits & 0x000fffffffffffffu) + 0x3fe5555555555555u);
+    double s = (m - 1.0) / (m + 1.0), q = s * s;
+    double p = 1.0 / 25.0;
+    p = p * q + 1.0 / 23.0;
+    p = p * q + 1.0 / 21.0;
+    p = p * q + 1.0 / 19.0;
+    p = p * q + 1.0 / 17.0;
+    p = p * q + 1.0 / 15.0;
+    p = p * q + 1.0 / 13.0;
+    p = p * q + 1.0 / 11.0;
+    p = p * q + 1.0 / 9.0;
+    p = p * q + 1.0 / 7.0;
+    p = p * q + 1.0 / 5.0;
+    p = p * q + 1.0 / 3.0;
+    // ln 2 in two words; the first times k is exact.
+    return -k * 0x1.62e42feep-1 - (2.0 * s + (k * 0x1.a39ef35793c76p-33 + 2.0 * s * (q * p)));
+}
+
+// exp(-y) for y >= 0; 0 beyond 700.
+static inline double exp_minus(double y) {
+    double x = -y, shifted = x * 0x1.71547652b82fep+0 + 0x1.8p52;
+    double k = shifted - 0x1.8p52;
+    double r = x - k * 0x1.62e42feep-1 - k * 0x1.a39ef35793c76p-33;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    double e = 1.0 + (r + r * r * p);
+    return y > 700.0 ? 0.0 : as_double(as_bits(e) + (as_bits(shifted) << 52));
+}
+
+// sin(x) for x in [0, pi/2], by its series.
+static inline double sine(double x) {
+    double q = x * x;
+    double p = -1.0 / 25852016738884976640000.0;
+    p = p * q + 1.0 / 51090942171709440000.0;
+    p = p * q - 1.0 / 121645100408832000.0;
+    p = p * q + 1.0 / 355687428096000.0;
+    p = p * q - 1.0 / 1307674368000.0;
+    p = p * q + 1.0 / 6227020800.0;
+    p = p * q - 1.0 / 39916800.0;
+    p = p * q + 1.0 / 362880.0;
+    p = p * q - 1.0 / 5040.0;
+    p = p * q + 1.0 / 120.0;
+    p = p * q - 1.0 / 6.0;
+    return x + x * (q * p);
+}
+
+// 1 - 3r + 5r^3 - 7r^6
+static inline double bracket(double r) {
+    double cube = r * r * r;
+    return 1.0 - (3.0 * r - cube * (5.0 - 7.0 * cube));
+}
+
+// Philox 4x32-10: two numbers of 64 bits for each element of a list.
+static void philox(int m, const int32_t *list, int64_t first, uint32_t draw, uint32_t attempt, uint64_t key,
+                   uint64_t *restrict left, uint64_t *restrict right) {
+    for (int j = 0; j < m; j++) {
+        uint64_t index = (uint64_t)first + (uint32_t)list[j];
+        uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = draw, c3 = attempt;
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        for (int round = 0; round < 10; round++) {
+            uint64_t a = (uint64_t)c0 * 0xd2511f53u, b = (uint64_t)c2 * 0xcd9e8d57u;
+            c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+            c1 = (uint32_t)b;
+            c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+            c3 = (uint32_t)a;
+            k0 += 0x9e3779b9u;
+            k1 += 0xbb67ae85u;
+        }
+        left[j] = (uint64_t)c1 << 32 | c0;
+        right[j] = (uint64_t)c3 << 32 | c2;
+    }
+}
+
+// Adds what was accepted; what was not makes up the new list.
+static int collect(int m, int32_t *list, const double *x, const double *accept, double *total) {
+    int rejected = 0;
+    for (int j = 0; j < m; j++) {
+        int32_t i = list[j];
+        int ok = accept[j] >= 0.0;
+        total[i] += ok ? x[j] : 0.0;
+        list[rejected] = i;
+        rejected += !ok;
+    }
+    return rejected;
+}
+
+// h < SWITCH: an exponential beyond the split, one in n = 1/sqrt(x) up to it.
+static void two_pieces(int m, int32_t *list, const double *h, int64_t first, uint32_t draw, uint64_t key,
+                       double *total) {
+    double half[BLOCK], x[BLOCK], accept[BLOCK];
+    uint64_t bits[BLOCK], more[BLOCK];
+    for (uint32_t attempt = 0; m > 0; attempt++) {
+        for (int j = 0; j < m; j++) half[j] = h[list[j]] * h[list[j]] * 0.5;
+        philox(m, list, first, draw, 2 * attempt, key, bits, more);
+#pragma omp simd
+        for (int j = 0; j < m; j++) {
+            double e = minus_log(uniform(bits[j])), tilt = half[j], k = PI_SQUARED * 0.125 + tilt;
+            double right = RIGHT_MASS / k * exp_minus(k * SPLIT);
+            double u = uniform(more[j]) * (LEFT_MASS + right);
+            double n = EDGE + e / RATE, off = n - RATE;
+            double beyond = SPLIT + e / k, within = 1.0 / (n * n);
+            int is_right = u <= right;
+            u = is_right ? u / right : (u - right) / LEFT_MASS;
+            x[j] = is_right ? beyond : within;
+            double lost = is_right ? 0.0 : off * off * 0.5 + tilt * within;
+            double r = exp_minus(is_right ? PI_SQUARED * beyond : 4.0 * (n * n));
+            accept[j] = exp_minus(lost) * bracket(r) - u;
+        }
+        m = collect(m, list, x, accept, total);
+    }
+}
+
+// h >= SWITCH: the inverse Gaussian of mean 1/h and shape 1.
+static void one_piece(int m, int32_t *list, const double *h, int64_t first, uint32_t draw, uint64_t key,
+                      double *total) {
+    double own[BLOCK], x[BLOCK], accept[BLOCK];
+    uint64_t bits[BLOCK], angles[BLOCK], roots[BLOCK], more[BLOCK];
+    for (uint32_t attempt = 0; m > 0; attempt++) {
+        for (int j = 0; j < m; j++) own[j] = h[list[j]];
+        philox(m, list, first, draw, 2 * attempt, key, bits, angles);
+        philox(m, list, first, draw, 2 * attempt + 1, key, roots, more);
+#pragma omp simd
+        for (int j = 0; j < m; j++) {
+            // The square of a normal variable, over h.
+            double s = sine((uniform(angles[j]) - 0x1p-53) * 0x1.921fb54442d18p+0);
+            double c = 2.0 * minus_log(uniform(bits[j])) * (s * s) / own[j];
+            // The roots of the quadratic equation are 1/(h t) and t/h.
+            double t = 1.0 + (0.5 * c + sqrt(c * (1.0 + 0.25 * c)));
+            double y = (uniform(roots[j]) * (1.0 + t) <= t ? 1.0 / t : t) / own[j];
+            int is_right = y > SPLIT;
+            double r = exp_minus(is_right ? PI_SQUARED * y : 4.0 / y);
+            double other = BEYOND * (y * sqrt(y)) * exp_minus(PI_SQUARED * 0.125 * y - 0.5 / y);
+            accept[j] = (is_right ? other : 1.0) * bracket(r) - uniform(more[j]);
+            x[j] = y;
+        }
+        m = collect(m, list, x, accept, total);
+    }
+}
+
+// PG(b, 2h) for a block; `counts` may be null, and then all take `draws`.
+static void draw_block(int size, const double *h, const int64_t *counts, int64_t draws, int64_t first, uint64_t key,
+                       double *total) {
+    int32_t list[BLOCK];
+    int64_t most = counts ? 0 : draws;
+    for (int i = 0; i < size; i++) total[i] = 0.0;
+    for (int i = 0; counts && i < size; i++) most = counts[i] > most ? counts[i] : most;
+    for (int64_t draw = 0; draw < most; draw++) {
+        for (int large = 0; large < 2; large++) {
+            int m = 0;
+            for (int i = 0; i < size; i++) {
+                list[m] = i;
+                m += (h[i] >= SWITCH) == large && draw < (counts ? counts[i] : draws);
+            }
+            (large ? one_piece : two_pieces)(m, list, h, first, (uint32_t)draw, key, total);
+        }
+    }
+}
+
+#define DEFINE(NAME, FLOAT)                                                                                     \
+    void NAME(int64_t n, const FLOAT *z, const int64_t *counts, int64_t draws, uint64_t key, FLOAT *out,        \
+              int threads) {                                                                                    \
+        int64_t blocks = (n + BLOCK - 1) / BLOCK;                                                               \
+        _Pragma("omp parallel for schedule(dynamic, 4) num_threads(threads) if(threads > 1 && blocks > 4)")     \
+        for (int64_t block = 0; block < blocks; block++) {                                                      \
+            double h[BLOCK], total[BLOCK];                                                                      \
+            int64_t first = block * BLOCK;                                                                      \
+            int size = n - first < BLOCK ? (int)(n - first) : BLOCK;                                            \
+            for (int i = 0; i < size; i++) h[i] = fabs(0.5 * (double)z[first + i]);                             \
+            draw_block(size, h, counts ? counts + first : 0, draws, first, key, total);                         \
+            for (int i = 0; i < size; i++) out[first + i] = (FLOAT)(0.25 * total[i]);                           \
+        }                                                                                                       \
+    }
+
+DEFINE(polya_gamma_float32, float)
+DEFINE(polya_gamma_float64, double)

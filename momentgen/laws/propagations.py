@@ -1,0 +1,114 @@
+"""Methods that run a network several times, on one example at a time: how they are called, and what fails.
+
+``covariance``, ``adjoint``, ``correlated`` and the default of networks in evaluation register here, and the border
+(:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a method cannot
+run but ``ap2`` can is an error that says so: nothing falls back by itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from momentgen.errors import MomentgenError, UnsupportedError
+
+__all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
+
+#: of a network for which no method is said; users say None
+DEFAULT: Final = "default"
+
+#: name -> a function of the network or function (for errors), what runs on laws, and its arguments; it returns moments
+PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
+
+_NOT_COMPILED: Final = (
+    "momentgen's methods covariance, adjoint and correlated, of which a network in evaluation takes one by default, "
+    "run a network several times, example by example, and cannot be compiled in full or exported; "
+    'method="ap2" can, with all values of a layer taken as independent (docs/networks.md says what that loses)'
+)
+
+
+def propagated_by(
+    name: str,
+    where: Any,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    by_ap2: Callable[[], Any],
+) -> Any:
+    """Moments of what ``forward`` returns, by the method ``name``; a graph break where code is compiled.
+
+    Args:
+        name: a key of :data:`PROPAGATIONS`.
+        where: the network or function, for errors.
+        forward: what runs on laws.
+        args: tensors, moments, and whatever else.
+        kwargs: likewise.
+        by_ap2: runs the network by ``ap2``; called where the method fails, to say whether that does.
+
+    Raises:
+        UnsupportedError: under ``torch.export``, and where the method cannot run a network that ``ap2`` can.
+    """
+    if torch.compiler.is_exporting():
+        raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
+    # Wrapped here, since torch.compiler.disable imports torch._dynamo, which takes as long as importing torch.
+    return torch.compiler.disable(_propagated)(name, where, forward, args, kwargs, by_ap2)
+
+
+# What torch.compiler.disable(..., reason=...) sets, without that import.
+propagated_by._torchdynamo_disable = True  # type: ignore[attr-defined]
+propagated_by._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]
+
+
+def _propagated(
+    name: str,
+    where: Any,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    by_ap2: Callable[[], Any],
+) -> Any:
+    try:
+        return PROPAGATIONS[name](where, forward, args, kwargs)
+    except Exception as error:
+        if not _runs(by_ap2):
+            raise
+        method = (
+            "no method was said, which in evaluation is adjoint or correlated" if name == DEFAULT else f"method {name}"
+        )
+        instead = (
+            f'{method}; method="ap2" runs this network, with all values of a layer taken as independent, so that σ at '
+            "the output of a trained network is a fraction of the true one (docs/networks.md)"
+        )
+        if isinstance(error, MomentgenError):
+            raise type(error)(f"{error} ({instead})") from error
+        raise UnsupportedError(
+            f"{_name(where)}: run on each example alone, as a batch of one, it fails{_line(error)} with "
+            f"{type(error).__name__}: {error} ({instead})"
+        ) from error
+
+
+def _runs(by_ap2: Callable[[], Any]) -> bool:
+    try:
+        with torch.no_grad():
+            by_ap2()
+    except Exception:
+        return False
+    return True
+
+
+def _line(error: Exception) -> str:
+    """Where the network's own code failed, as `` at file:line``; empty if that cannot be told."""
+    own = ("torch.", "momentgen.")
+    found = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__", "")).startswith(own)
+    ]
+    return f" at {found[-1][0]}:{found[-1][1]}" if found else ""
+
+
+def _name(where: object) -> str:
+    return type(where).__name__ if isinstance(where, torch.nn.Module) else str(where)

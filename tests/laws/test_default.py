@@ -1,0 +1,476 @@
+"""The default of a network for which no method is said, ``adjoint`` as a method, and what neither can run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sklearn.datasets
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import momentgen
+from momentgen import Moments
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws import diagonal, listening
+from momentgen.laws.two_passes import FEW_OUTPUTS
+from momentgen.runtime import JointMoments
+
+SAMPLES = 4000
+AP2_RUNS = r'method="ap2" runs this network, with all values of a layer taken as independent'
+
+
+@functools.cache
+def trained(outputs: int) -> tuple[nn.Module, Tensor]:
+    """A perceptron that reads digits, or says which number is written, after a few seconds of training; test images."""
+    digits = sklearn.datasets.load_digits()
+    x = torch.tensor(digits.data, dtype=torch.float32) / 16
+    y = torch.tensor(digits.target)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+    adam = torch.optim.AdamW(net.parameters(), 3e-3)
+    for _ in range(12):
+        for batch in torch.randperm(1500).split(64):
+            out = net(x[batch])
+            loss = F.cross_entropy(out, y[batch]) if outputs == 10 else F.mse_loss(out, y[batch, None].float())
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    return net.eval().requires_grad_(False), x[1500:1512]
+
+
+def sampled_sigma(net: nn.Module, x: Moments) -> Tensor:
+    drawn = x.mean + x.std * torch.randn(SAMPLES, *x.mean.shape, generator=torch.Generator().manual_seed(1))
+    return net(drawn.flatten(0, 1)).unflatten(0, (SAMPLES, -1)).double().std(0)
+
+
+def small(outputs: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs)).eval()
+
+
+def noisy(*shape: int) -> Moments:
+    torch.manual_seed(1)
+    return Moments(torch.randn(shape), 0.1 * torch.rand(shape))
+
+
+def same(found: Any, expected: Any) -> None:
+    """The same bits, covariances included."""
+    assert type(found) is type(expected)
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.var, expected.var)
+    if isinstance(expected, JointMoments):
+        assert torch.equal(found.factor, expected.factor)
+
+
+# ----------------------------------------------------------------- the default
+
+
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_sigma_of_a_trained_network_is_that_of_sampling_where_ap2_is_off_by_a_factor(outputs: int) -> None:
+    net, images = trained(outputs)
+    x = Moments(images, 0.01)
+    truth = sampled_sigma(net, x)
+    logs = {
+        name: (momentgen.convert(net, name)(x).std.double() / truth).log()  # type: ignore[arg-type]
+        for name in (None, "ap2")
+    }
+    assert logs["ap2"].mean().exp() < 0.5
+    assert 0.97 < logs[None].mean().exp() < 1.03
+    assert logs[None].std() < 0.05
+
+
+@pytest.mark.parametrize("outputs", [1, FEW_OUTPUTS, FEW_OUTPUTS + 1, 10])
+def test_few_outputs_are_those_of_adjoint_and_more_those_of_correlated(outputs: int) -> None:
+    net, x = small(outputs), noisy(3, 4)
+    method = "adjoint" if outputs <= FEW_OUTPUTS else "correlated"
+    same(momentgen.convert(net)(x), momentgen.convert(net, method)(x))  # type: ignore[arg-type]
+
+
+def test_training_is_by_ap2_and_the_outermost_network_decides() -> None:
+    net, x = small(), noisy(3, 4)
+    network = momentgen.convert(net)
+    by_ap2, by_default = momentgen.convert(net, "ap2")(x), network(x)
+    network[0].train()  # type: ignore[index]
+    same(network(x), by_default)
+    network.train()
+    network[0].eval()  # type: ignore[index]
+    same(network(x), by_ap2)
+
+
+def test_a_method_that_is_said_counts_and_can_be_taken_back() -> None:
+    network, x = momentgen.convert(small()), noisy(3, 4)
+    by_default, by_ap2 = network(x), momentgen.convert(small(), "ap2")(x)
+    with momentgen.method("ap2"):
+        same(network(x), by_ap2)
+    momentgen.nn.set_method(network, "ap2")
+    same(network(x), by_ap2)
+    momentgen.nn.set_method(network, None)
+    same(network(x), by_default)
+
+
+def test_networks_of_converted_networks_are_one_network() -> None:
+    first, second, x = small(4), small(), noisy(3, 4)
+    whole = momentgen.convert(nn.Sequential(first, second).eval())(x)
+    same(momentgen.convert(nn.Sequential(momentgen.convert(first), momentgen.convert(second)).eval())(x), whole)
+    inner = momentgen.convert(second, "ap1")  # within a network its own method does not count
+    same(momentgen.convert(nn.Sequential(first, inner).eval())(x), whole)
+
+
+def test_networks_of_our_own_layers_have_the_same_default_and_single_layers_ap2() -> None:
+    class Own(momentgen.nn.Module):
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Any) -> Any:
+            return self.net(x)
+
+    net, x = small(), noisy(3, 4)
+    expected = momentgen.convert(net)(x)
+    layers = momentgen.nn.Sequential(
+        momentgen.nn.Linear(4, 8),
+        momentgen.nn.ReLU(),
+        momentgen.nn.Linear(8, 3),  # type: ignore[attr-defined]
+    ).eval()
+    layers.load_state_dict(net.state_dict())
+    same(layers(x), expected)
+    same(Own(net).eval()(x), expected)
+    relu = momentgen.nn.ReLU().eval()  # type: ignore[attr-defined]
+    assert type(relu(x)) is type(momentgen.nn.functional.relu(x)) is Moments
+
+
+class Counted(nn.Module):
+    """Counts the passes through it, on whatever."""
+
+    def __init__(self, noise: bool) -> None:
+        super().__init__()
+        self.net, self.noise, self.passes = small(), noise, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        x = self.net(x)
+        return x + torch.randn_like(x) if self.noise else x
+
+
+def test_what_is_certain_costs_one_pass() -> None:
+    plain, x = Counted(noise=False).eval(), noisy(3, 4).mean
+    network = momentgen.convert(plain)
+    same(network(x), momentgen.convert(plain, "ap2")(x))
+    assert network.passes == 1
+    assert torch.equal(network(x).mean, plain(x))
+    same(network(x[0]), momentgen.convert(plain, "ap2")(x[0]))  # without a batch too
+
+
+def test_noise_of_the_network_itself_is_met_and_taken_right() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), momentgen.nn.InjectedNoise(0.1), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = noisy(3, 4).mean
+    found = momentgen.convert(net)(x)
+    assert isinstance(found, JointMoments)
+    same(found, momentgen.convert(net, "correlated")(x))
+    weight = net[3].weight.detach()
+    hidden = momentgen.convert(net[:3].eval(), "ap2")(x)  # independent units, of which the last layer is linear
+    torch.testing.assert_close(found.covariance, (weight * hidden.var[:, None]) @ weight.T, rtol=0.05, atol=1e-3)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_lower_precision_has_nearly_the_same_sigma(outputs: int, dtype: torch.dtype) -> None:
+    net = nn.Sequential(
+        *(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, outputs)),
+    ).eval()
+    x = noisy(3, 16)
+    expected = momentgen.convert(net)(x)
+    with torch.autocast("cpu", dtype):
+        within = momentgen.convert(net)(x)
+    assert within.std.dtype is torch.float32
+    torch.testing.assert_close(within.std, expected.std)
+    found = momentgen.convert(net.to(dtype))(Moments(*[part.to(dtype) for part in x]))
+    assert found.mean.dtype is found.var.dtype is dtype
+    torch.testing.assert_close(found.std.float(), expected.std, rtol=0.1, atol=0)
+
+
+# -------------------------------------------------------------- adjoint, joint
+
+
+def test_adjoint_is_output_covariance_in_the_shape_of_the_output() -> None:
+    net, x = nn.Sequential(small(6), nn.Unflatten(1, (2, 3))).eval(), noisy(3, 4)
+    found, flat = momentgen.convert(net, "adjoint")(x), momentgen.output_covariance(net, x)
+    assert found.mean.shape == found.var.shape == (3, 2, 3)
+    same(JointMoments.of(found.mean.flatten(1), found.var.flatten(1), found.factor), flat)
+    with momentgen.method("adjoint"):
+        same(momentgen.convert(net)(x), found)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_outputs_of_any_structure_have_their_blocks_of_the_covariance(method: Any) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 2), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return {"both": (self.a(x), [self.b(x)]), "ones": torch.ones(len(x), 2), "name": "x", "place": None}
+
+    net, x = Several().eval(), noisy(3, 4)
+    found = momentgen.convert(net, method)(x)
+    assert found["name"] == "x"
+    assert found["place"] is None
+    assert torch.equal(found["ones"].mean, torch.ones(3, 2))
+    assert not found["ones"].var.any()
+    for out, layer in ((found["both"][0], net.a), (found["both"][1][0], net.b)):
+        torch.testing.assert_close(out.mean, layer(x.mean))
+        expected = (layer.weight * x.var[:, None]) @ layer.weight.T
+        torch.testing.assert_close(out.covariance, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_many_outputs_of_the_method_are_refused_with_what_to_do() -> None:
+    with pytest.raises(InputError, match=r'101 outputs.*outputs=\[\.\.\.\].*method="correlated"'):
+        momentgen.convert(nn.Linear(4, 101), "adjoint")(noisy(1, 4))
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
+def test_networks_in_a_row_hand_the_covariance_on(method: Any) -> None:
+    torch.manual_seed(0)
+    first, second, x = nn.Linear(4, 5), nn.Linear(5, 3), noisy(2, 4)
+    between = momentgen.convert(first, method)(x)
+    found = momentgen.convert(second, method)(between)
+    weight = second.weight @ first.weight
+    torch.testing.assert_close(found.covariance, (weight * x.var[:, None]) @ weight.T, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance", None])
+def test_one_value_given_twice_is_one_value_and_two_are_independent(method: Any) -> None:
+    class Difference(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x - y
+
+    x, y = noisy(2, 3), Moments(torch.zeros(2, 3), 0.5)
+    network = momentgen.convert(Difference().eval(), method)
+    assert not network(x, x).var.any()
+    torch.testing.assert_close(network(x, y).var, x.var + y.var)
+
+
+# ------------------------------------------------------------------ what fails
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Fixed(nn.Module):
+    """Written for batches of three."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(3, 4) * 2
+
+
+class Drawn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn(x.shape)
+
+
+class TimeFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.GRU(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)[0]
+
+
+class Total(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum()
+
+
+def with_batch_statistics() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "said"),
+    [
+        (Centred, (3, 4), "another result within the batch.*examples interact"),
+        (Drawn, (3, 4), "another result within the batch.*draws numbers"),
+        (TimeFirst, (5, 3, 4), "another result within the batch.*dimension 0 is not the batch"),
+        (with_batch_statistics, (3, 4), "1 is a batch norm without running statistics"),
+        (Fixed, (3, 4), r"alone, as a batch of one, it fails at .*test_default.py:\d+ with RuntimeError.*shape"),
+        (Total, (3, 4), "expected outputs with the batch in dimension 0"),
+        (lambda: nn.Linear(4, 2), (4,), "linear: expected .*, 4., got .1,."),
+        (nn.ReLU, (), "expected moments with a batch of at least one"),
+    ],
+)
+@pytest.mark.parametrize("method", [None, "adjoint", "correlated"])
+def test_what_runs_only_by_ap2_says_so(make: Callable[[], nn.Module], shape: Any, said: str, method: Any) -> None:
+    network = momentgen.convert(make().eval(), method)
+    named = "no method was said, which in evaluation is" if method is None else f"method {method}"
+    with pytest.raises((InputError, UnsupportedError), match=f"(?s){said}.*{named}.*{AP2_RUNS}"):
+        network(noisy(*shape))
+
+
+def test_what_ap2_cannot_run_either_is_not_said_to_run_by_it() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.argmax(1)
+
+    network = momentgen.convert(Picks().eval())
+    with pytest.raises(UnsupportedError, match=r"argmax of a random value.*depends on the value") as error:
+        network(noisy(3, 4))
+    assert "ap2" not in str(error.value)
+    with pytest.raises(InputError, match="variance must not be negative") as negative:
+        momentgen.convert(small())(Moments(torch.zeros(2, 4), torch.full((2, 4), -1.0)))
+    assert "ap2" not in str(negative.value)
+
+
+def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+            return x + positions.sum()
+
+    network, x = momentgen.convert(Shifted().eval()), noisy(3, 4)
+    assert isinstance(network(x, torch.ones(5)), JointMoments)
+    with pytest.raises(InputError, match="another result within the batch"):
+        network(x, torch.ones(3))
+
+
+@pytest.mark.parametrize("method", [None, "adjoint", "correlated"])
+def test_noise_of_weights_is_refused_rather_than_lost(method: Any) -> None:
+    net = small()
+    weight = net[0].weight.detach()  # type: ignore[index]
+    del net[0]._parameters["weight"]  # type: ignore[index]
+    net[0].weight = diagonal(weight, torch.full_like(weight, 0.1))  # type: ignore[index]
+    network = momentgen.convert(net, method)
+    for x in (noisy(3, 4), noisy(3, 4).mean):
+        with pytest.raises(UnsupportedError, match=f"as that of a random weight is not.*{AP2_RUNS}"):
+            network(x)
+        assert momentgen.convert(net.train())(x).var.all()
+        net.eval()
+
+
+def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return self.net(x) * scale.max().item()
+
+    x, scale = noisy(3, 4), torch.full((3, 1), 2.0)
+    plain = Asks().eval()
+    with listening() as notes:
+        found = momentgen.convert(plain)(x, scale)
+    assert any("one example after another" in text for text in notes)
+    torch.testing.assert_close(found.var, 4 * momentgen.convert(plain.net)(x).var)
+
+
+# ---------------------------------------------------------- torch.compile, export
+
+
+@pytest.fixture
+def _fresh() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("method", [None, "adjoint", "correlated", "covariance"])
+def test_compiled_networks_have_the_bits_of_eager_mode(method: Any) -> None:
+    network = momentgen.convert(small(), method)
+    fast: Any = torch.compile(network, backend="eager")
+    for size in (3, 3, 5):
+        x = noisy(size, 4)
+        same(fast(x), network(x))
+    certain = noisy(3, 4).mean
+    same(fast(certain), network(certain))
+    with momentgen.method("ap2"):
+        same(fast(x), network(x))
+    same(fast(x), network(x))
+    network.train()
+    same(fast(x), network(x))
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_code_around_a_network_is_compiled_and_methods_may_be_entered_in_it() -> None:
+    network, x = momentgen.convert(small()), noisy(3, 4)
+
+    @torch.compile(backend="eager")
+    def run(x: Moments) -> Any:
+        first = network(Moments(x.mean * 2, x.var))
+        with momentgen.method("adjoint"):
+            second = network(x)
+        return first.mean + 1, second, network(x)
+
+    doubled, adjoint, default = run(x)
+    assert torch.equal(doubled, network(Moments(x.mean * 2, x.var)).mean + 1)
+    same(adjoint, momentgen.convert(small(), "adjoint")(x))
+    same(default, network(x))
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("method", [None, "adjoint", "correlated", "covariance"])
+def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
+    network, x = momentgen.convert(small(), method), noisy(3, 4)
+    said = r'cannot be compiled in full or exported.*method="ap2" can'
+    with pytest.raises(RuntimeError, match=f"(?s){said}"):
+        torch.compile(network, backend="eager", fullgraph=True)(x)
+    torch._dynamo.reset()
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=f"(?s){said}"):
+            torch.export.export(network, (x,), strict=strict)
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_what_goes_by_ap2_compiles_as_a_whole() -> None:
+    network, x = momentgen.convert(small()), noisy(3, 4)
+    fast: Any = torch.compile(network, backend="eager", fullgraph=True)
+    same(fast(x.mean), network(x.mean))  # certain
+    torch.export.export(network, (x.mean,))
+    network.train()
+    same(fast(x), network(x))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_transforms_and_traces_of_torch_go_through(outputs: int) -> None:
+    network, x = momentgen.convert(small(outputs)), noisy(3, 4)
+    graph, y = make_fx(network)(x), noisy(3, 4)
+    torch.testing.assert_close(graph(y).var, network(y).var)
+    rows = torch.func.jacrev(lambda mean: network(Moments(mean, x.var)).var)(x.mean)
+    columns = torch.func.jacfwd(lambda mean: network(Moments(mean, x.var)).var)(x.mean)
+    torch.testing.assert_close(rows, columns)
+    stacked = Moments(*[torch.stack([part, 2 * part]) for part in x])
+    both = torch.vmap(lambda mean, var: network(Moments(mean, var)).var)(*stacked)
+    torch.testing.assert_close(both[1], network(Moments(2 * x.mean, 2 * x.var)).var)
+
+
+# --------------------------------------------------------------------- summary
+
+
+@pytest.mark.parametrize(("outputs", "default"), [(1, "adjoint"), (10, "correlated")])
+def test_summary_shows_the_default_beside_ap2_and_where_that_is_off(outputs: int, default: str) -> None:
+    net, images = trained(outputs)
+    network, x = momentgen.convert(net), Moments(images, 0.01)
+    found = momentgen.summary(network, x, SAMPLES, seed=0, progress=False)
+    assert found.default == default
+    ratios = {row.method: row.ratio for row in found.methods}
+    assert set(ratios) == {"ap2", default}
+    assert 0.95 < ratios[default] < 1.05  # type: ignore[operator]
+    assert ratios["ap2"] < 0.5  # type: ignore[operator]
+    assert f"{default} (this network's)" in str(found)
+    assert any("since it takes units as independent" in note for note in found.notes)
+    assert momentgen.summary(network, x, methods=()).methods == ()
+    assert momentgen.summary(momentgen.convert(net, "ap2"), x).default == "ap2"
+    assert momentgen.summary(network, images).default == "ap2"
+
+
+def test_summary_says_why_the_default_cannot_run() -> None:
+    found = momentgen.summary(momentgen.convert(nn.Sequential(Centred(), nn.ReLU()).eval()), noisy(3, 4))
+    assert "examples interact" in next(row.problem for row in found.methods if row.method == "correlated")
