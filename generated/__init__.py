@@ -10,6 +10,7 @@ __path__.append(f"{__path__[0]}/.old")  # where a build that was killed may have
 from .abs import abs as abs
 from .atan import atan as atan
 from .bernoulli_noise import bernoulli_noise as bernoulli_noise
+from .bow_tie import bow_tie as bow_tie
 from .celu import celu as celu
 from .cos import cos as cos
 from .difference import difference as difference
@@ -56,6 +57,7 @@ __all__ = [
     "abs",
     "atan",
     "bernoulli_noise",
+    "bow_tie",
     "celu",
     "cos",
     "difference",

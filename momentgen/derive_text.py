@@ -156,7 +156,7 @@ def derived(rule: Rule) -> Derived:
     naming = _Naming(p.name for p in rule.parameters)
     degree = _whole_degree(derivation)
     mean = readable(mean_of_f, naming, degree)
-    if derivation.second is None or derivation.var is None:
+    if derivation.second is None or derivation.var is None or rule.conditional_var is not None:
         partials = {
             f"dmean_d{name}": readable(sympy.expand(sympy.diff(mean_of_f, symbol)), naming, lessened)
             for name, symbol, lessened in (
@@ -165,6 +165,8 @@ def derived(rule: Rule) -> Derived:
             )
         }
         note = "var: f**2 is outside the closed algebra; `momentgen build` computes it"
+        if rule.conditional_var is not None:
+            note = f"var: the output has a variance given x, {rule.conditional_var}; `momentgen build` computes it"
         return Derived(rule, {"mean": mean, **partials}, naming.where, note)
     second = readable(derivation.second, naming, None if degree is None else 2 * degree)
     outputs = {

@@ -94,11 +94,20 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Formula:
-    """A variant in closed form: mean and variance in ``mu``, ``v`` and the parameters."""
+    """A variant in closed form: mean and variance in ``mu``, ``v`` and the parameters.
+
+    Max(mu, 0) and Heaviside(mu, 0) or (mu, 1) may occur in it; to partials they are constants, at the step too.
+
+    Args:
+        mean, var: the formulas.
+        citation: where they come from.
+        doc: what they are as an approximation of the exact moments, for the certificate.
+    """
 
     mean: Expr
     var: Expr
     citation: str = ""
+    doc: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,6 +182,8 @@ class Rule:
         covariance: whether two inputs may be dependent, their covariance being given too.
         noise: a random factor of f that the caller does not give.
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
+        conditional_var: of an output that is random beyond its input, with mean f(x) given x, the variance given x: a
+            smooth function of ``x`` and the parameters that is nowhere negative, in f's units where f is ``rescaled``.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
@@ -196,6 +207,7 @@ class Rule:
     covariance: bool = False
     noise: Noise | None = None
     bernoulli: bool = False
+    conditional_var: Expr | None = None
     input: str = "normal"
     mean: Expr | None = None
     var: Expr | None = None
@@ -264,6 +276,8 @@ class _Checker:
         for key, variant in self.mapping("variants", rule.variants):
             self.check_variant(key, variant, moments)
         check_distinct(("exact", "tight", *rule.variants), rule.name, "variants")
+        if rule.conditional_var is not None:
+            self.check_conditional(rule.conditional_var, symbols)
         if rule.surrogate is not None:
             self.check_surrogate(rule.surrogate, symbols)
         if rule.rescaled is not None:
@@ -340,6 +354,7 @@ class _Checker:
         if isinstance(variant, LogisticInput):
             return
         if isinstance(variant, Formula):
+            check_text(variant.doc, self.rule.name, f"variant {name}: doc")
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
             self.check_expression(f"variant {name}, var", variant.var, moments)
             return
@@ -385,6 +400,18 @@ class _Checker:
         check_number(self.rule.name, "surrogate: sup_error", surrogate.sup_error)
         if not surrogate.sup_error > 0:
             raise self.error(f"surrogate: sup_error must be positive, got {surrogate.sup_error!r}")
+
+    def check_conditional(self, value: Any, symbols: list[Symbol]) -> None:
+        rule = self.rule
+        self.check_activation("conditional_var", value, [x, *symbols])
+        if len(rule.inputs) > 1 or rule.noise is not None or rule.bernoulli or rule.input != "normal":
+            raise self.error("conditional_var is for outputs of one normal input, without noise or bernoulli", value)
+        if not rule.accuracy.moments or rule.accuracy.ulp:
+            raise self.error("beside conditional_var the accuracy must be Accuracy(moments=True)", value)
+        of_f = [what for what, given in (("var", rule.var), ("partials", rule.partials or None)) if given is not None]
+        of_f += [f"variant {k}" for k, w in rule.variants.items() if not isinstance(w, Formula)]
+        if of_f:
+            raise self.error(f"beside conditional_var no {of_f[0]} can be given: it would be that of f alone", value)
 
     def check_rescaled(self, rescaled: Any, symbols: list[Symbol]) -> None:
         if not isinstance(rescaled, Rescaled):

@@ -3,7 +3,7 @@
 # f(x) = Max(x, negative_slope*x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
-# rule digest  92c312b5ccff2a4f5064f814320941df222725b9b2f178ee01e8001035f222c0
+# rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_exact_forward 293, leaky_relu_exact_backward 249
 #

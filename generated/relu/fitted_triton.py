@@ -3,7 +3,7 @@
 # f(x) = Max(0, x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
-# rule digest  cfe337d67c05046431a3543f97529899e63316c7780986ee182da337b7935984
+# rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
 # made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_fitted_forward 193, relu_fitted_backward 218
 #

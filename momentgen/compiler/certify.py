@@ -35,6 +35,7 @@ __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "ke
 
 F32 = npt.NDArray[np.float32]
 _HARD = 150  # points an output that the next attempt is calibrated on
+_CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
 
 
 def kernel_params(program: Program, setting: Mapping[str, float], scalars: Sequence[float] = ()) -> dict[str, float]:
@@ -285,6 +286,9 @@ def check_promises(
     slack: float = 0.0,
     reach: float = np.inf,
     edge: Edge | None = None,
+    conditional: Callable[..., npt.NDArray[np.float64]] | None = None,
+    conditional_slack: float = 0.0,
+    unit: float = 1.0,
 ) -> int:
     """What holds for every input, whatever the accuracy.
 
@@ -299,9 +303,12 @@ def check_promises(
         vanishes: whether the variance is 0 at v = 0.
         ulps: how far the mean may be from f(mean) at v = 0.
         seed: of the points.
-        slack: how far it may be beyond that, over max(1, |f(mean)|).
+        slack: how far it may be beyond that, over max(1, |f(mean)|, |f(mean)|/unit).
         reach: the largest |mean| for which that is demanded.
         edge: beyond which outputs and gradients may be NaN; None where nowhere.
+        conditional: the variance given x, as ``f``, where that is not 0: what the variance is at v = 0.
+        conditional_slack: how far it may be from that, beyond a few ulp.
+        unit: f's, where it is another function in other units.
 
     Returns:
         How many points were checked.
@@ -338,11 +345,16 @@ def check_promises(
     if f is not None:
         with np.errstate(all="ignore"):
             want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
-            allowed = np.maximum(slack * np.maximum(1.0, np.abs(want)), 2.0**-126)
+            allowed = np.maximum(slack * np.maximum(1.0, np.abs(want) / min(unit, 1.0)), 2.0**-126)
             near = np.abs(at_zero["mean"].astype(np.float64) - want) <= allowed
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
         near |= (np.abs(want) > LARGEST) | (np.abs(certain[0]) > reach)
         demand(near, "the mean f(mean) at var = 0", certain)
+    if conditional is not None:
+        want = conditional(certain[0].astype(np.float64))
+        close = np.abs(at_zero["var"].astype(np.float64) - want) <= max(conditional_slack, 2.0**-126)
+        close |= (ulp_error(at_zero["var"], want) <= _CONDITIONAL_ULPS) | (np.abs(certain[0]) > reach)
+        demand(close, "the variance given x at var = 0", certain)
     if vanishes:
         demand((at_zero["var"] == 0) | lost(certain), "a variance of 0 at var = 0", certain)
     four = {"mean": np.array([-1.0, 0.0, 1.0, 30.0], np.float32), "var": np.array([1.0, 0.0, 1.0, 30.0], np.float32)}

@@ -211,6 +211,8 @@ def _header(rule: Rule, compiled: Certified, float64: bool = False) -> Header:
     """The comment that opens a file; of the float64 forms, which the certificate does not measure, without it."""
     stable = compiled.stable
     summary = [f"f(x) = {rule.f}"]
+    if rule.conditional_var is not None:
+        summary.append(f"Var(Y | x) = {rule.conditional_var}")
     if rule.citation:
         summary.append(rule.citation)
     if float64:
@@ -265,6 +267,7 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
                     f"finite input gives no NaN, and finite gradients{_edge(stable)}",
                     *([_at_zero(stable)] if is_activation(rule, stable) else []),
                     *(["v = 0 gives variance 0"] if stable.vanishes else []),
+                    *(["v = 0 gives the variance given x = mu"] if stable.conditional_slack else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
                 ],
             },

@@ -12,6 +12,7 @@ from functools import singledispatch
 from typing import Any
 
 from momentgen.compiler.stabilise import Stable, mixture, owen
+from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure
 from momentgen.compiler.stabilise.entire_measure import RelativeMeasure, TermsMeasure, Within
 from momentgen.compiler.stabilise.kink_powers import UlpOfTerms
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure
@@ -130,6 +131,19 @@ def _of_activation(mean: str, shape: Mapping[str, Any]) -> dict[str, Any]:
         "where": where,
         "values": values,
         "least": "2^-126, and (1 + v)*2^-126 of var's partials",
+    }
+
+
+@_allowed.register
+def _conditional(measure: ConditionalMeasure) -> dict[str, Any]:
+    said = _allowed(measure.own)
+    unit = "A^2" if "A" in said["where"] else "1"
+    both = "those of var the sum of this for both of its terms, Var E(Y | X) and E Var(Y | X)"
+    return {
+        **said,
+        "var": f"{said['var']} + {MEAN:g}*max({unit}, V)",
+        "partials": f"{said['partials']}, {both}",
+        "where": {**said["where"], "V": "the exact variance"},
     }
 
 

@@ -115,6 +115,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
             checked = 0
             for setting in stable.settings:
                 f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit.startswith("ulp") else 1.0
+                random = is_activation(rule, stable) and rule.conditional_var is not None
                 checked += check_promises(
                     rule.name,
                     runner,
@@ -126,6 +127,9 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                     slack=stable.at(setting).slack,
                     reach=stable.reach,
                     edge=stable.edge,
+                    conditional=_evaluated(rule, rule.conditional_var, stable, setting) if random else None,
+                    conditional_slack=stable.at(setting).conditional_slack,
+                    unit=stable.unit_at(setting),
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(
@@ -262,9 +266,14 @@ def _activation(
     rule: Rule, stable: Stable, setting: Mapping[str, float]
 ) -> Callable[..., npt.NDArray[np.float64]] | None:
     """f on arrays, for the variants that are f's moments; None where f is random itself."""
-    if not is_activation(rule, stable):
-        return None
-    f = rule.f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
+    return _evaluated(rule, rule.f, stable, setting) if is_activation(rule, stable) else None
+
+
+def _evaluated(
+    rule: Rule, f: sympy.Expr, stable: Stable, setting: Mapping[str, float]
+) -> Callable[..., npt.NDArray[np.float64]]:
+    """A function of a rule's inputs on arrays; NaN beyond the reach of the variant."""
+    f = f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
     symbols = input_symbols(rule.inputs)
 
     def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

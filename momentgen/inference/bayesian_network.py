@@ -157,6 +157,10 @@ class BayesianNetwork(torch.nn.Module):
 
 
 def _lifted(posterior: Posterior, method: str) -> Any:
+    if method == "ap1":
+        return posterior.mean
+    if method == "sample":  # without variances, which take passes over the parameter
+        return posterior.rsample()
     return random_weight(
         posterior.mean, posterior.var, neighbour=posterior.neighbour(), draw=posterior.rsample, method=method
     )

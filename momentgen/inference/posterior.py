@@ -85,6 +85,10 @@ class Posterior(torch.nn.Module):
         """Log determinant of the covariance of all K elements, a scalar."""
         raise NotImplementedError
 
+    def trace(self) -> Tensor:
+        """Trace of the covariance, the sum of all variances, a scalar."""
+        return self.var.sum()
+
     def rsample(self, n: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Draws, differentiable in the posterior's parameters: shape ``(n, *shape)``, or the shape alone."""
         raise NotImplementedError

@@ -43,6 +43,9 @@ class NormalPosterior(Protocol):
     def independent(self) -> bool:
         """Whether the parameters are independent."""
 
+    def trace(self) -> Tensor:
+        """Sum of the variances, without dimensions."""
+
     def log_det(self) -> Tensor:
         """Logarithm of the determinant of the covariance of all parameters, without dimensions."""
 
@@ -113,12 +116,31 @@ class Normal(Prior):
         if not bool(centre.isfinite().all()):
             raise InputError(f"Normal: expected a finite mean, got {mean!r}")
         self.register_buffer("mean", centre)
+        self._centred = not bool(centre.any())
         if std is not None:
             self.register_buffer("var", positive("Normal", "std", std).square())
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
 
+    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
+        mean = posterior.mean
+        if self.var.numel() > 1:
+            return self._kl(mean, posterior.var, posterior.log_det(), generator)
+        # Sums first: parameters are many, and each pass over them counts.
+        self._check(mean)
+        off = (mean if self._centred else mean - self.mean.to(mean)).flatten()
+        prior_var = self.var.to(mean).squeeze()
+        square = (posterior.trace() + torch.linalg.vecdot(off, off)) / prior_var
+        return (square + mean.numel() * (prior_var.log() - 1) - posterior.log_det()) / 2
+
     def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
+        self._check(mean)
+        prior_var = self.var.to(mean)
+        of_prior = prior_var.log().sum() * (mean.numel() / prior_var.numel())
+        square = (var + (mean - self.mean.to(mean)).square()) / prior_var
+        return (square.sum() - mean.numel() + of_prior - log_det) / 2
+
+    def _check(self, mean: Tensor) -> None:
         try:
             fits = torch.broadcast_shapes(self.mean.shape, self.var.shape, mean.shape) == mean.shape
         except RuntimeError:
@@ -128,10 +150,6 @@ class Normal(Prior):
                 f"Normal: expected parameters that the prior's mean {tuple(self.mean.shape)} and variance "
                 f"{tuple(self.var.shape)} broadcast with, got {tuple(mean.shape)}"
             )
-        prior_var = self.var.to(mean)
-        of_prior = prior_var.log().sum() * (mean.numel() / prior_var.numel())
-        square = (var + (mean - self.mean.to(mean)).square()) / prior_var
-        return (square.sum() - mean.numel() + of_prior - log_det) / 2
 
     def extra_repr(self) -> str:
         return f"mean={self.mean.tolist()}, var={self.var.tolist()}" if self.mean.numel() == 1 else ""

@@ -56,7 +56,7 @@ class Trainer:
         self.network, self.likelihood = network, likelihood
         self.propagation, self.batch_size, self.kl_weight, self.samples = propagation, batch_size, kl_weight, samples
         own = [{"params": list(likelihood.parameters()), "lr": lr}] if list(likelihood.parameters()) else []
-        self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own])
+        self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own], fused=True)
         self.history: list[float] = []
         self._random_state = torch.Generator().manual_seed(seed).get_state()
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from momentgen.errors import MomentgenError, UnsupportedError
+from momentgen.errors import InputError, MomentgenError, UnsupportedError
 
 __all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
 
@@ -50,6 +50,7 @@ def propagated_by(
 
     Raises:
         UnsupportedError: under ``torch.export``, and where the method cannot run a network that ``ap2`` can.
+        InputError: the same, where the arguments or the outputs are at fault.
     """
     if torch.compiler.is_exporting():
         raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
@@ -83,7 +84,8 @@ def _propagated(
             "the output of a trained network is a fraction of the true one (docs/networks.md)"
         )
         if isinstance(error, MomentgenError):
-            raise type(error)(f"{error} ({instead})") from error
+            kind = InputError if isinstance(error, InputError) else UnsupportedError
+            raise kind(f"{error} ({instead})") from error
         raise UnsupportedError(
             f"{_name(where)}: run on each example alone, as a batch of one, it fails{_line(error)} with "
             f"{type(error).__name__}: {error} ({instead})"

@@ -20,13 +20,14 @@ from momentgen.nn.normalize import (
     initialise_analytically,
     propagate_statistics,
 )
-from momentgen.nn.units import InjectedNoise, LogisticBernoulli, ProbitBernoulli
+from momentgen.nn.units import BowTie, InjectedNoise, LogisticBernoulli, ProbitBernoulli
 
 globals().update(LAYERS)
 
 __all__ = [
     "Add",
     "AnalyticNormalization",
+    "BowTie",
     "Cat",
     "InjectedNoise",
     "LogisticBernoulli",

@@ -1,4 +1,4 @@
-"""Units that are random by themselves: injected noise and Bernoulli units (sigmoid belief networks).
+"""Units that are random by themselves: injected noise, Bernoulli units (sigmoid belief networks), bow tie units.
 
 Their noise belongs to the model: it is there in training and in evaluation.
 """
@@ -18,13 +18,14 @@ from momentgen.laws.activations import generated_op
 from momentgen.laws.law import Law, dispatch
 from momentgen.nn.layers import Layer, check_strided
 
-__all__ = ["InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
+__all__ = ["BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def _shown(value: float) -> str:
-    return repr(value) if isinstance(value, float) else f"a number beyond {_LARGEST:g}"
+def _shown(value: Any) -> str:
+    """A number, but for whole ones of thousands of digits."""
+    return repr(value) if isinstance(value, float) or abs(value) <= _LARGEST else f"a number beyond {_LARGEST:g}"
 
 
 class _Unit(Layer, torch.nn.Module):
@@ -152,3 +153,52 @@ class ProbitBernoulli(_Bernoulli):
 
     def plain(self, x: Tensor) -> Tensor:
         return torch.special.ndtr(x)
+
+
+class BowTie(_Unit):
+    """A unit of a bow tie network: ``Z X + eta E``, Z in {0, 1} with P(Z = 1 | X) = S(X/tau), E standard normal.
+
+    Source: Smith, Lawson & Linderman 2019, (4)-(6).  Its mean given X is X S(X/tau), which is what ``ap1`` computes;
+    ``sample`` draws gate and noise, and a gradient passes through the X of a draw, not through its gate.  For tau -> 0
+    and eta = 0 it is ReLU.
+
+    Args:
+        tau: temperature of the gate, from 2^-10 to 16.
+        eta: *standard deviation* of the noise, from 0 to 16.
+
+    Raises:
+        InputError: if one is no number in its range.
+
+    >>> layer = BowTie(tau=0.5, eta=0.1)
+    >>> layer(torch.zeros(2)).std
+    tensor([0.1000, 0.1000])
+    """
+
+    op = "bow_tie"
+
+    def __init__(self, tau: float = 0.1, eta: float = 0.0) -> None:
+        super().__init__()
+        given: dict[str, Any] = {"tau": tau, "eta": eta}
+        for name, value in given.items():
+            if not isinstance(value, numbers.Real):
+                raise InputError(f"BowTie: expected a number for {name}, got {type(value).__name__}")
+        for p in generated_op(self.op, "BowTie").parameters:
+            if not p.low <= given[p.name] <= p.high:
+                shown = _shown(given[p.name])
+                raise InputError(f"BowTie: expected {p.name} in [{p.low:g}, {p.high:g}], got {shown}")
+        self.tau, self.eta = float(tau), float(eta)
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x / self.tau)
+
+    def drawn(self, x: Tensor) -> Tensor:
+        open_ = x * torch.bernoulli(torch.sigmoid(x.detach() / self.tau))
+        return open_ + self.eta * torch.randn_like(x) if self.eta else open_
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        op = generated_op(self.op, type(self).__name__)
+        spread = torch.zeros_like(mean) if var is None else var
+        return tuple(op(mean, spread, tau=self.tau, eta=self.eta))  # type: ignore[return-value]
+
+    def extra_repr(self) -> str:
+        return f"tau={self.tau}, eta={self.eta}"

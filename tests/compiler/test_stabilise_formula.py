@@ -275,3 +275,43 @@ def test_a_formula_with_unbounded_factors_is_accurate_in_the_tail() -> None:
     computed = run(stable.forward, *at, double=True)
     for output in OUTPUTS:
         assert stable.measure(output, computed[output], exact[output], *at).max() <= stable.goal
+
+
+# --- steps ---------------------------------------------------------------------------
+def step_variant(mean: sp.Expr, var: sp.Expr) -> Stable:
+    return stable_variants(derive(Rule("stepped", f=sp.Max(x, 0), variants={"given": Formula(mean=mean, var=var)})))[0]
+
+
+@pytest.mark.parametrize("at_zero", [0, 1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_step_is_chosen_by_the_sign_of_the_mean_and_is_a_constant_to_partials(at_zero: int, sign: int) -> None:
+    step = sp.Heaviside(sign * mu, at_zero)
+    stable = step_variant(mean=mu * step + S(mu), var=v * (1 + 3 * step))
+    means = np.array([-2.0, -1e-30, 0.0, 1e-30, 2.0])
+    on = np.where(means == 0, at_zero, sign * means > 0)
+    logistic = 1 / (1 + np.exp(-means))
+    want = {
+        "mean": means * on + logistic,
+        "var": 0.5 * (1 + 3 * on),
+        "dmean_dmu": on + logistic * (1 - logistic),
+        "dmean_dvar": 0 * means,
+        "dvar_dmu": 0 * means,
+        "dvar_dvar": 1.0 + 3 * on,
+    }
+    exact = stable.truth(means.astype(np.float32), np.full(5, 0.5, np.float32), {})
+    for graph in (stable.forward64, stable.partials64):
+        values = evaluate_float64(graph, {"mean": means, "var": np.full(5, 0.5)})
+        for name, index in graph.outputs.items():
+            np.testing.assert_allclose(np.broadcast_to(values[index], 5), want[name], rtol=1e-12, err_msg=name)
+            np.testing.assert_allclose(exact[name], want[name], rtol=1e-7, err_msg=name)
+
+
+def test_a_variance_with_a_step_vanishes_with_the_input_s() -> None:
+    assert step_variant(mean=sp.Max(mu, 0), var=v * sp.Heaviside(mu, 0)).vanishes
+    assert not step_variant(mean=sp.Max(mu, 0), var=sp.Heaviside(mu, 0)).vanishes
+
+
+@pytest.mark.parametrize("step", [sp.Heaviside(mu - 1, 0), sp.Heaviside(mu), sp.Heaviside(mu / v, 0), sp.Max(mu, v)])
+def test_other_steps_are_refused(step: sp.Expr) -> None:
+    with pytest.raises(BuildError, match="expected"):
+        step_variant(mean=mu * step, var=v)

@@ -22,6 +22,7 @@ from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise_joint, ways
 from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalTruth
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.mixture import Tolerance
 from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth, logistic_truth
@@ -63,10 +64,12 @@ class Subject:
     errors: Errors
     jumps: bool = False
 
-    def at_point(self, *means: F64) -> F64:
-        """f, exactly and then rounded, at float64 means."""
+    def at_point(self, *means: F64, of: sp.Expr | None = None) -> F64:
+        """f, or another function of its inputs, exactly and then rounded, at float64 means."""
         symbols = input_symbols(self.rule.inputs)
-        f = self.rule.f.subs({p.symbol: sp.Rational(float(p.default or 0.0)) for p in self.rule.parameters})
+        f = (self.rule.f if of is None else of).subs(
+            {p.symbol: sp.Rational(float(p.default or 0.0)) for p in self.rule.parameters}
+        )
         rows = zip(*means, strict=True)
         exact = [f.subs({s: sp.Rational(float(m)) for s, m in zip(symbols, row, strict=True)}) for row in rows]
         return np.array([float(sp.N(value, 30)) for value in exact])
@@ -97,6 +100,8 @@ def subject(name: str) -> Subject:
     if way == "elementary":
         stable, *_ = next(ways(derivation, way))
         return _measured(rule, stable, truth)
+    if rule.conditional_var is not None:
+        return _random(rule, f)
     if way == "homogeneous":
         return Subject(rule, truth, _in_ulp(rule.accuracy.ulp["exact"]), bool(f.jumps))
     return Subject(rule, truth, _Tolerance(f), bool(f.jumps))
@@ -111,6 +116,26 @@ def _truth(rule: Rule, derivation: Any, f: Activation) -> Callable[..., Values]:
     outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
     balls = ball_function([e.subs(settled) for e in outputs.values()], ["mu", "v"])
     return lambda mean, var: dict(zip(outputs, evaluate(balls, {"mu": mean, "v": var}).value, strict=True))
+
+
+def _random(rule: Rule, f: Activation) -> Subject:
+    """Of an output with a variance given x: its mean is added to the variance of f, and so are their tolerances."""
+    h = Settled.of(rule, rule.conditional_var).at(rule.defaults)
+    of_f, of_h = _Tolerance(f), _Tolerance(h)
+    panels = ConditionalTruth(BallTruth(f), BallTruth(h))
+    scale = 1.0 if rule.rescaled is None else Settled.of(rule).number(rule.rescaled.scale, rule.defaults)
+
+    def errors(output: str, computed: F64, exact: F64, points: Points) -> F64:
+        error, var = np.abs(computed - exact), points[1]
+        if output == "mean":
+            return np.asarray(error / (1e-6 * np.maximum(scale, np.abs(exact)) + 1e-9 * f.lipschitz * np.sqrt(var)))
+        if output == "var":
+            allowed = 1e-5 * f.lipschitz**2 * var + 1e-6 * np.maximum(scale**2, np.abs(exact))
+            return np.asarray(error / allowed)
+        allowed = of_f.partial(output, var)
+        return np.asarray(error / (allowed + of_h.partial(ADDED[output], var) if output in ADDED else allowed))
+
+    return Subject(rule, lambda mean, var: panels(mean, var, {}), errors)
 
 
 def _measured(rule: Rule, stable: Any, truth: Callable[..., Values]) -> Subject:

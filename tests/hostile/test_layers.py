@@ -33,6 +33,7 @@ TWINS: dict[str, Callable[[Tensor], Tensor]] = {
     "NormalCdf": torch.special.ndtr,
     "Atan": torch.atan,
     "PseudoHuber": lambda x: torch.hypot(x, torch.ones_like(x)) - 1,
+    "BowTie": lambda x: x * torch.sigmoid(x / 0.1),
     "LogisticBernoulli": torch.sigmoid,
     "ProbitBernoulli": torch.special.ndtr,
     "InjectedNoise": lambda x: x,
@@ -51,6 +52,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "Flatten": (),
     "PReLU": (),
     "RReLU": (),
+    "BowTie": (),
     "LogisticBernoulli": (),
     "ProbitBernoulli": (),
     "InjectedNoise": (),
@@ -68,7 +70,10 @@ FEW = [
     "Softmax",
     "LogisticBernoulli",
     "InjectedNoise",
+    "BowTie",
 ]
+#: random by themselves
+RANDOM = ("BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli")
 LAYERS = sorted({*ACTIVATIONS, *OTHERS})
 
 
@@ -131,8 +136,7 @@ def right_moments(name: str, pair: tuple[Tensor, Tensor]) -> None:
     assert not (found.var < 0).any()
     assert not found.mean.isnan().any()
     torch.testing.assert_close(plain(certain.mean), plain(as_torch))
-    random = name in ("LogisticBernoulli", "ProbitBernoulli", "InjectedNoise")  # by themselves
-    assert random or not certain.var.any()
+    assert name in RANDOM or not certain.var.any()
 
 
 @settings(max_examples=40)
@@ -227,7 +231,7 @@ def as_torch_or_refused(name: str, case: str) -> None:
     found = layer(make())
     wanted = twin(make())
     if isinstance(found, Moments):
-        assert not found.var.any() or name in ("LogisticBernoulli", "ProbitBernoulli", "InjectedNoise")
+        assert not found.var.any() or name in RANDOM
         found = found.mean
     assert found.dtype is wanted.dtype
     assert torch.equal(
@@ -249,7 +253,7 @@ def test_every_layer_does_with_an_odd_plain_tensor_what_torch_does(name: str, ca
     as_torch_or_refused(name, case)
 
 
-@pytest.mark.parametrize("name", ["LogisticBernoulli", "ProbitBernoulli", "InjectedNoise"])
+@pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
 @pytest.mark.parametrize("training", [False, True])
 def test_units_do_not_draw_where_moments_are_asked_for(name: str, dtype: torch.dtype, training: bool) -> None:
@@ -310,7 +314,7 @@ def test_arguments_of_other_layers_are_taken_refused_or_torch_s_error(name: str,
 
 @settings(max_examples=100)
 @given(
-    st.sampled_from(["InjectedNoise", "Normalize", "LogisticBernoulli", "ProbitBernoulli"]),
+    st.sampled_from(["Normalize", *RANDOM]),
     st.lists(OBJECTS, min_size=1, max_size=1),
 )
 def test_arguments_of_our_own_layers_are_taken_or_refused(name: str, arguments: list[Any]) -> None:

@@ -92,7 +92,12 @@ def _check_at_variance_0(name: str, of: Subject, points: Points, got: dict[str, 
     """f at the mean, and 0; partials are finite by convention."""
     if len(points) != 2 or not here.any():
         return
-    assert (got["var"][here] == (0 if not of.rule.bernoulli else got["var"][here])).all(), name
+    if of.rule.conditional_var is not None:
+        given = of.at_point(points[0][here], of=of.rule.conditional_var)
+        wrong = np.abs(got["var"][here] - given) > 1e-6 * np.maximum(1.0, given)
+        assert not wrong.any(), _told(name, "var", tuple(p[here] for p in points), got["var"][here], given, wrong)
+    else:
+        assert (got["var"][here] == (0 if not of.rule.bernoulli else got["var"][here])).all(), name
     want = of.at_point(points[0][here])
     held, at = np.clip(want, -_MAX, _MAX), (points[0][here], np.full(here.sum(), 2.0**-149))
     errors = of.errors("mean", got["mean"][here], held, at)

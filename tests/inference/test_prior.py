@@ -27,6 +27,9 @@ class Correlated:
     def var(self) -> torch.Tensor:
         return self.covariance.diagonal()
 
+    def trace(self) -> torch.Tensor:
+        return self.covariance.trace()
+
     def log_det(self) -> torch.Tensor:
         return torch.linalg.slogdet(self.covariance).logabsdet
 

@@ -21,6 +21,8 @@ from momentgen.laws.two_passes import FEW_OUTPUTS
 from momentgen.runtime import JointMoments
 
 SAMPLES = 4000
+#: methods that run a network example by example
+JOINT = ("adjoint", "correlated", "covariance")
 AP2_RUNS = r'method="ap2" runs this network, with all values of a layer taken as independent'
 
 
@@ -382,7 +384,7 @@ def _fresh() -> Any:
 
 
 @pytest.mark.usefixtures("_fresh")
-@pytest.mark.parametrize("method", [None, "adjoint", "correlated", "covariance"])
+@pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
 def test_compiled_networks_have_the_bits_of_eager_mode(method: Any) -> None:
     network = momentgen.convert(small(), method)
     fast: Any = torch.compile(network, backend="eager")
@@ -416,7 +418,7 @@ def test_code_around_a_network_is_compiled_and_methods_may_be_entered_in_it() ->
 
 
 @pytest.mark.usefixtures("_fresh")
-@pytest.mark.parametrize("method", [None, "adjoint", "correlated", "covariance"])
+@pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
 def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
     network, x = momentgen.convert(small(), method), noisy(3, 4)
     said = r'cannot be compiled in full or exported.*method="ap2" can'

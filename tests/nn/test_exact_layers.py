@@ -154,6 +154,8 @@ EXACT = {
     "injected normal noise": (lambda: nn.InjectedNoise(0.4, 0.1), (3,)),
     "injected logistic noise": (lambda: nn.InjectedNoise(0.4, 0.1, "logistic"), (3,)),
     "logistic Bernoulli": (lambda: nn.LogisticBernoulli(), (4,)),
+    "bow tie": (lambda: nn.BowTie(0.5, 0.3), (4,)),
+    "bow tie, cold and without noise": (lambda: nn.BowTie(0.01), (4,)),
 }
 
 

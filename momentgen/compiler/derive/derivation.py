@@ -11,6 +11,7 @@ import sympy
 from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
+from momentgen.compiler.derive.conditional import conditional_rule
 from momentgen.compiler.derive.proof import Counterexample, Proof, prove
 from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
 from momentgen.compiler.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
@@ -42,6 +43,7 @@ class Derivation:
         pieces: f resolved into its pieces.
         checks: each identity checked -> how it was decided.
         base: the derivation of the rule's base, where f is another function in other units.
+        conditional: of the variance given x, where the output is random beyond its input; all else is of f then.
     """
 
     rule: Rule
@@ -57,6 +59,7 @@ class Derivation:
     pieces: Pieces
     checks: Mapping[str, Proof] = field(hash=False)
     base: Derivation | None = None
+    conditional: Derivation | None = None
 
 
 def derive(rule: Rule) -> Derivation:
@@ -64,12 +67,15 @@ def derive(rule: Rule) -> Derivation:
 
     Raises:
         BuildError: if f is outside the algebra and has no surrogate, a moment diverges, a formula of the author's is
-            wrong (with the point where it is worst), or f is not its base in other units as the rule says.
+            wrong (with the point where it is worst), f is not its base in other units as the rule says, or what it
+            gives as the variance given x is none.
 
     >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
     Phi(mu/sqrt(v))
     """
     own = _own(rule)
+    if rule.conditional_var is not None:
+        own = replace(own, conditional=derive(conditional_rule(rule)))
     if rule.rescaled is None:
         return own
     check_rescaled(rule, rule.rescaled, own.pieces)

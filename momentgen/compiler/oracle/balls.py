@@ -60,7 +60,7 @@ class BallFunction:
     """Several expressions of several named numbers, as a function of balls; survives pickling.
 
     Args:
-        exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, polylog, trigonometric functions, powers, +, *.
+        exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, polylog, Heaviside, trigonometric functions, powers, +, *.
         names: of the arguments; every free symbol must be among them.
 
     Raises:
@@ -290,6 +290,13 @@ def _analytic_atan(z: acb, analytic: bool) -> acb:
     return half * ((1 - turned).log(analytic=analytic) - (1 + turned).log(analytic=analytic))
 
 
+def _step(z: arb, at_zero: arb) -> arb:
+    """Heaviside(z, at_zero); where the sign of z is open, all that it may be."""
+    if z.is_zero():
+        return at_zero
+    return arb(1) if z > 0 else arb(0) if z < 0 else arb(0.5, 0.5).union(at_zero)
+
+
 def _rational(p: int, q: int) -> arb:
     return arb(fmpq(p, q))
 
@@ -301,6 +308,7 @@ _NAMESPACE: Mapping[str, Any] = {
     "_S": _logistic,
     "_log1pexp": _log1pexp,
     "_polylog": _polylog,
+    "_step": _step,
     "_atan": _analytic_atan,
     "_q": _rational,
     "_pi": arb.pi,
@@ -394,6 +402,8 @@ class _Writer:
             return f"{'abs' if isinstance(expr, sympy.Abs) else '_log1pexp'}({args[0]})"
         if isinstance(expr, sympy.polylog):
             return f"_polylog({args[0]}, {args[1]})"
+        if isinstance(expr, sympy.Heaviside):
+            return f"_step({args[0]}, {args[1]})"
         method = _METHODS.get(type(expr))
         if method is not None:
             return f"({args[0]}).{method}()"

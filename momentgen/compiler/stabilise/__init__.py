@@ -15,6 +15,8 @@
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
 ``rescaled``   f as another function in other units: its base's graphs with inputs and outputs mapped
+``conditional``  outputs that are random beyond their input: the mean of the variance given x, added to that of f; with
+               ``conditional_measure``
 ``settled``    exact values and measures of an f with parameters, at each setting
 ``mills``      repeated integrals of the normal distribution from one fit
 ``algebraic``  the fallback: smooth f that near a line by a power of 1/x, by a ``ladder`` of atoms
@@ -52,6 +54,7 @@ from momentgen.compiler.stabilise import (
     quadrature,
     surrogate,
 )
+from momentgen.compiler.stabilise.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.jumps import with_jumps
@@ -233,15 +236,26 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
     Raises:
         BuildError: if no strategy covers the rule; says of each why it does not.
     """
+    known: list[Stable] = []
+
+    def all_of_it(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+        """With the variance given x, where there is one; its mean is made once, for all ways to f."""
+        if derivation.conditional is None:
+            return stables
+        if not known:
+            known.append(expected_conditional(derivation.conditional))
+        return tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
+
+    more = () if derivation.conditional is None else (with_conditional_variance.__module__,)
     if derivation.base is None:
-        yield from _exact(derivation, way, lambda stables: stables, ())
+        yield from _exact(derivation, way, all_of_it, more)
         return
 
     def in_other_units(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
         (base,) = (stable for stable in stables if stable.variant == "exact")
-        return (saturated(derivation, rescaled_variant(derivation, base)),)
+        return all_of_it((saturated(derivation, rescaled_variant(derivation, base)),))
 
-    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__))
+    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__, *more))
 
 
 def _exact(

@@ -48,6 +48,7 @@ class _Product:
         self.gauss: list[tuple[sp.Expr, int]] = []
         self.functions: list[tuple[sp.Expr, int]] = []
         self.powers: list[tuple[sp.Expr, sp.Expr]] = []
+        self.steps: list[sp.Heaviside] = []
         for factor in _ordered(sp.Mul.make_args(expr)):
             self.take(factor)
 
@@ -70,10 +71,12 @@ class _Product:
             self.gauss.append((base.args[0], int(power)))
         elif isinstance(base, (Phi, S)) and whole:
             self.functions.append((base, int(power)))
+        elif isinstance(base, sp.Heaviside) and whole:
+            self.steps.append(base)  # 0 or 1, whatever its power
         elif isinstance(base, (sp.Symbol, sp.Add)) and (2 * power).is_Integer:
             self.powers.append((base, power))
         else:
-            cause = "expected sums, products and powers of mu, v, Phi, phi, S and exp"
+            cause = "expected sums, products and powers of mu, v, Phi, phi, S, exp and Heaviside"
             raise BuildError("", "stabilise", cause, factor)
 
     def grows(self) -> bool:
@@ -155,6 +158,9 @@ class Translator:
     def product(self, expr: sp.Expr) -> Value:
         """A product: constants and reciprocals, then functions, then what is unbounded, and powers of two last."""
         parts = _Product(expr)
+        if parts.steps:
+            rest = sp.Mul(*(f for f in sp.Mul.make_args(expr) if f.as_base_exp()[0] not in parts.steps))
+            return Value(self.stepped(parts.steps, self.node(rest)))
         if parts.grows():
             for base, power in parts.powers:
                 if isinstance(base, sp.Add) and base.has(*_FUNCTIONS) and power == 1:
@@ -168,6 +174,18 @@ class Translator:
         for value in self.special(parts):
             total = self.f.times(total, value)
         return self.grow(total, steps)
+
+    def stepped(self, steps: Iterable[sp.Heaviside], node: int) -> int:
+        """A node times steps, chosen and not multiplied: 0 where a step is, NaN where mu is."""
+        g, zero = self.g, self.g.const(0)
+        nothing = g.select(g.eq(self.f.mu, self.f.mu), zero, self.f.mu)
+        for step in steps:
+            z, at_zero = step.args
+            if z not in (mu, -mu) or at_zero not in (0, 1):
+                raise BuildError("", "stabilise", "expected a step in mu or -mu that is 0 or 1 at 0", step)
+            place = self.node(z)
+            node = g.select(g.le(zero, place) if at_zero == 1 else g.lt(zero, place), node, nothing)
+        return node
 
     def grow(self, total: Value, steps: list[tuple[int, int]]) -> Value:
         """Multiply by unbounded steps (node, half-powers of v), in an order in which nothing overflows on the way."""

@@ -42,6 +42,8 @@ _FLOAT32 = Precision(fit=1e-9, reach=18.7, scaled=True)
 _GOAL, _SHARE = 8.0, 0.65
 #: tails lie at moderate a = mu/sigma where the variance is large, at moderate mu where it is small
 _BOX = {"a": (-18.7, 18.7), "mu": (-100.0, 100.0), "log2_var": (-50.0, 50.0)}
+#: a variance at a v that stands for 0, itself of that size where the variance is 0 at v = 0
+_VANISHED = 1e-100
 _OF_MEAN = ("mean", "dmean_dmu", "dmean_dvar")
 
 
@@ -183,11 +185,12 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
         "forward64": graphs.build(FLOAT64, OUTPUTS)[0],
         "partials64": graphs.build(FLOAT64, PARTIALS)[0],
         "truth": truth,
-        "vanishes": not np.any(at_zero),
+        "vanishes": bool(np.all(np.abs(at_zero) < _VANISHED)),
         "fits": tuple(dict.fromkeys((*fits, *more))),
         "facts": facts,
     }
     source = f" ({variant.citation})" if variant.citation else ""
+    meaning = f"; {variant.doc}" if isinstance(variant, Formula) and variant.doc else ""
     if exact is not None:
         return replace(exact, **parts, measure=_ulp, doc=f"the exact mean, and the variance fitted{source}")
     in_ulp = bool(rule.parameters)
@@ -199,7 +202,7 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
         unit="ulp" if in_ulp else "ulp of the terms",
         box=_BOX,
         settings=settings,
-        doc=f"the formula as published{source}; errors in ulp"
+        doc=f"the formula as published{source}{meaning}; errors in ulp"
         + ("" if in_ulp else " of the sum of the magnitudes of an output's terms, or of 2^-118 where that is larger"),
     )
 
@@ -229,7 +232,7 @@ def _lowest(magnitudes: Graph, settings: tuple[Mapping[str, float], ...]) -> dic
 
 def _has_no_difference(expr: sp.Expr) -> bool:
     """Whether no difference occurs outside the arguments of functions: such a variance is not rounded below 0."""
-    if isinstance(expr, (Phi, S, phi, sp.exp)) or expr.is_nonnegative:
+    if isinstance(expr, (Phi, S, phi, sp.exp, sp.Heaviside)) or expr.is_nonnegative:
         return True
     if isinstance(expr, sp.Pow):
         return bool(expr.exp.is_even) or _has_no_difference(expr.base)

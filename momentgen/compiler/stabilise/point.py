@@ -129,8 +129,14 @@ class PointWriter:
         if isinstance(expr, sp.Mul):
             constant, rest = expr.as_coeff_Mul()
             total = self.node(constant)
-            for part in sp.Mul.make_args(rest):
-                total = g.mul(self.node(part), total)
+            parts = sp.Mul.make_args(rest)
+            powers = [part for part in parts if part.is_Pow and part.base == x]
+            for part in parts:
+                if part not in powers:
+                    total = g.mul(self.node(part), total)
+            for power in powers:  # an x at a time, last: x² overflows where what decays with x is 0
+                for _ in range(int(power.exp)):
+                    total = g.mul(self.at, total)
             return total
         if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
             base = total = self.node(expr.base)

@@ -2,7 +2,9 @@ r"""A formula's six outputs, rewritten so that no difference is left in them tha
 
 - 1 - Phi(z) is Phi(-z), 1 - S(z) is S(-z), and 1 - mean is the mean's own complement;
 - exp(g)·phi(z) has its exponents combined, so that equal densities cancel symbolically;
-- an output that vanishes where Phi and S go to 1 has a second form, in Phi(-z) and S(-z), for that side.
+- an output that vanishes where Phi and S go to 1 has a second form, in Phi(-z) and S(-z), for that side;
+- Max(z, 0) is z·Heaviside(z, 0), and partials are those on either side of a step: at the step itself those of the
+  side that its value is of.
 
 What is left of cancellation belongs to the formula.
 """
@@ -26,6 +28,27 @@ __all__ = ["Written", "write"]
 
 _CHECK_MU, _CHECK_V, _CHECK_BITS = (-7.0, -0.75, 0.0, 1.5, 4.0), (0.03125, 1.0, 50.0), 1024
 _M, _N, _M_MU, _M_V = (sp.Symbol(f"_{name}", real=True) for name in ("mean", "complement", "mean_mu", "mean_v"))
+
+
+def _stepped(expr: sp.Expr) -> sp.Expr:
+    """With z·Heaviside(z, 0) for every Max(z, 0).
+
+    Raises:
+        BuildError: for the larger of other expressions.
+    """
+
+    def step(*args: sp.Expr) -> sp.Expr:
+        others = [z for z in args if z != 0]
+        if len(args) != 2 or len(others) != 1:
+            raise BuildError("", "stabilise", "expected Max of an expression and 0", sp.Max(*args))
+        return others[0] * sp.Heaviside(others[0], 0)
+
+    return expr.replace(sp.Max, step)
+
+
+def _slope(expr: sp.Expr, symbol: sp.Symbol) -> sp.Expr:
+    """The derivative beside steps, which are constants there."""
+    return sp.diff(expr, symbol).replace(sp.DiracDelta, lambda *_: sp.Integer(0))
 
 
 def _complement(expr: sp.Expr) -> sp.Expr | None:
@@ -119,7 +142,7 @@ def write(mean: sp.Expr, var: sp.Expr, parameters: tuple[Parameter, ...] = (), r
     """Partials of a formula, and all six outputs without needless cancellation.
 
     Args:
-        mean, var: in ``mu``, ``v``, the parameters, Phi, phi, S and exp.
+        mean, var: in ``mu``, ``v``, the parameters, Phi, phi, S, exp, and Max(mu, 0) and Heaviside of mu.
         parameters: of the rule.
         rule: its name, for messages.
 
@@ -129,12 +152,13 @@ def write(mean: sp.Expr, var: sp.Expr, parameters: tuple[Parameter, ...] = (), r
     >>> write(S(mu), S(mu) * (1 - S(mu))).outputs["var"]
     _complement*_mean
     """
+    mean, var = _stepped(mean), _stepped(var)
     expanded = _shorter(mean)
     complement = _complement(expanded)
     within = var if complement is None else var.subs(mean, _M)
     slope = sp.diff(within, _M)
-    direct = {s: sp.diff(within, s) for s in (mu, v)}
-    named = {_M: expanded, _M_MU: _shorter(sp.diff(mean, mu)), _M_V: _shorter(sp.diff(mean, v))}
+    direct = {s: _slope(within, s) for s in (mu, v)}
+    named = {_M: expanded, _M_MU: _shorter(_slope(mean, mu)), _M_V: _shorter(_slope(mean, v))}
     outputs = {
         "mean": _M,
         "var": _mirror(within),
@@ -149,7 +173,7 @@ def write(mean: sp.Expr, var: sp.Expr, parameters: tuple[Parameter, ...] = (), r
     written = _two_sided(Written(outputs, named))
     original = {"mean": mean, "var": var}
     for of, expr in (("mean", mean), ("var", var)):
-        original |= {f"d{of}_dmu": sp.diff(expr, mu), f"d{of}_dvar": sp.diff(expr, v)}
+        original |= {f"d{of}_dmu": _slope(expr, mu), f"d{of}_dvar": _slope(expr, v)}
     _check(written, original, parameters, rule)
     return written
 

@@ -63,7 +63,9 @@ class Stable:
         focus: values of a = mu/sigma, at a setting, near which errors are to be measured closely.
         places: means, at a setting, near which errors are to be measured closely: kinks that parameters move.
         slack: how far the mean at v = 0 may be from f(mu), over max(1, |f(mu)|), beyond the rounding of f.
-        unit_at: what the slack is to be multiplied by at a setting.
+        conditional_slack: how far the variance at v = 0 may be from the variance given x, over the square of the unit,
+            where the output is random beyond its input.
+        unit_at: what the slack is to be multiplied by at a setting, and by the square of which ``conditional_slack``.
         domain: name of an input -> the domain that bounds hold on, in words, where it is not that of all rules.
         edge: beyond which outputs and partials are NaN; None where they are numbers for every finite input.
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
@@ -92,6 +94,7 @@ class Stable:
     focus: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     places: Callable[[Mapping[str, float]], tuple[float, ...]] = lambda setting: ()
     slack: float = 0.0
+    conditional_slack: float = 0.0
     unit_at: Callable[[Mapping[str, float]], float] = lambda setting: 1.0
     domain: Mapping[str, str] = field(default_factory=dict)
     edge: Edge | None = None
@@ -117,7 +120,9 @@ class Stable:
         measure_at = getattr(self.measure, "at", None)
         measure = self.measure if measure_at is None else measure_at(setting)
         one: Callable[[Mapping[str, float]], float] = lambda setting: 1.0  # noqa: E731
-        return replace(self, measure=measure, slack=self.slack * self.unit_at(setting), unit_at=one)
+        unit = self.unit_at(setting)
+        conditional = self.conditional_slack * unit**2
+        return replace(self, measure=measure, slack=self.slack * unit, conditional_slack=conditional, unit_at=one)
 
 
 def limits_of(stable: Stable) -> dict[str, str]:

@@ -19,7 +19,7 @@ from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
 from momentgen.compiler.stabilise.point import PointWriter
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.errors import BuildError
 
@@ -197,23 +197,22 @@ class SurfaceWriter:
         value = g.select(g.lt(value, zero), zero, value)
         return value if is_level(self.f) else g.select(g.lt(most, value), most, value)
 
-    def partials(self) -> dict[str, int]:
+    def partials(self, names: tuple[str, ...]) -> dict[str, int]:
         """Each its polynomial times what it grows or vanishes with."""
         g = self.g
         a, _, a2, _ = lines_of(self.f)
-        units = {name: self.unit(name) for name in PARTIALS}
+        units = {name: self.unit(name) for name in names}
         plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
-        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in PARTIALS}
+        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
 
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
-        if outputs == OUTPUTS:
+        if "mean" in outputs:
             self.g.output("mean", self.at_zero(self.held(self.mean())))
+        if "var" in outputs:
             self.g.output("var", self.variance())
-            return
-        values = self.partials()
-        for name in outputs:
-            self.g.output(name, values[name])
+        for name, value in self.partials(tuple(name for name in outputs if name in PARTIALS)).items():
+            self.g.output(name, value)
 
 
 def levels(f: Activation) -> tuple[float | None, float | None]:

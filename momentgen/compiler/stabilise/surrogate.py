@@ -16,6 +16,7 @@ For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= m
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,8 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
@@ -36,11 +39,20 @@ from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, build_graph
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, SurrogateWriter, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["Found", "facts_of", "find_atoms", "find_fine_atoms", "found_atoms", "stable_variants", "why_not"]
+__all__ = [
+    "Found",
+    "facts_of",
+    "find_atoms",
+    "find_fine_atoms",
+    "found_atoms",
+    "mean_alone",
+    "stable_variants",
+    "why_not",
+]
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
@@ -48,6 +60,9 @@ _POINTS = 80  # of a fit, on either side of the centre
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 #: (variances, highest order)
 _FINE = ((9, 6),)
+#: outputs of a mean alone, by graph, and lengths over f's own that its frames are tried with: a bump is wider than that
+_MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
+_WIDER = (1.0, 3.0)
 _POOR = 3.0  # of what is allowed: a fit in float64 that is worth trying others
 _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
@@ -280,6 +295,108 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         ),
         **graphs,
     )
+
+
+def mean_alone(derivation: Derivation) -> Stable:
+    """Only the mean of a smooth f that is nowhere negative, and its partials; what else they have is not promised.
+
+    Raises:
+        BuildError: if f is not served, or no surrogate is within the tolerance.
+    """
+    rule = derivation.rule
+    if cause := why_not(derivation):
+        raise BuildError(rule.name, "stabilise", cause, rule.f)
+    f = analyse(rule.name, derivation.pieces, {})
+    truth = QuadratureTruth(f)
+    point = rule.f if has_point_form(rule.f) else None
+    fine, fit = _fine_mean_atoms(f)
+    graphs: dict[str, Any] = {}
+    fits: list[Polynomial] = []
+    surfaces = _mean_surfaces(f, truth)
+    for name, outputs in _MEAN_ALONE.items():
+        graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
+        graphs[f"{name}64"] = Graph(("mean", "var"))
+        writer = SurrogateWriter(graphs[f"{name}64"], fine, FLOAT64)
+        (writer.write_mean if name == "forward" else writer.write_mean_partials)()
+        fits += made
+    for graph in (graphs["forward"], graphs["forward64"]):
+        mean, zero = graph.outputs["mean"], graph.const(0)
+        graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
+    atom_facts = {
+        "variances": list(fine.taus),
+        "mean": fine.mean.tolist(),
+        "sup_error_of_derivatives": [_digits(e) for e in fit.errors],
+        **proven_facts(f, fine, fit.errors),
+    }
+    return Stable(
+        variant="exact",
+        truth=truth,
+        measure=measure_for(f, truth),
+        goal=1.0,
+        aim=0.9,
+        unit="tolerance",
+        slack=MEAN if point is None else _POINT,
+        reach=f.evaluable,
+        rigorous=BallTruth(f),
+        box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
+        fits=tuple(dict.fromkeys(fits)),
+        facts={
+            **_facts(f),
+            "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
+            "float32": {n: proven_outputs(f, found, fine, atom_facts) for n, found in surfaces.items()},
+            "atoms_float64": atom_facts,
+        },
+        doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
+        **graphs,
+    )
+
+
+def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[str, Surface]]:
+    """The polynomials of the mean and of its partials, in wider frames where those of f's length do not serve.
+
+    Raises:
+        BuildError: if none is within the tolerance.
+    """
+    known: Targets = {}
+
+    def found(width: float) -> dict[str, Mapping[str, Surface]]:
+        wide = replace(f, length=width * f.length)
+        surfaces: dict[str, Mapping[str, Surface]] = {}
+        for name, outputs in _MEAN_ALONE.items():
+            surfaces[name] = find_surfaces(wide, truth, outputs, known)
+            check_rounding(f, surfaces[name])
+        return surfaces
+
+    *narrow, last = _WIDER
+    for width in narrow:
+        with contextlib.suppress(BuildError):
+            return found(width)
+    return found(last)
+
+
+def _fine_mean_atoms(f: Activation) -> tuple[AtomSum, AtomFit]:
+    """Atoms of a smooth f for float64 that serve its mean and not its variance; as :func:`find_fine_atoms`."""
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    best: Chosen | None = None
+    for width in (1.0, 2.0, 4.0):
+        wide = replace(f, length=width * f.length)
+        tables = {count: _spreads(wide, count, 0.0) for count, _ in _FINE}
+        widest = max(tau for spreads in tables.values() for taus in spreads for tau in taus)
+        target = _mean_target(f, Side(f, 1), _grid(wide, widest), 0.0)
+
+        def fit(taus: tuple[float, ...], high: int, rounds: int, target: AtomTarget = target) -> list[AtomFit]:
+            return [fit_atoms(target, taus, high, rounds, 1.0)]
+
+        found = choose_atoms(_FINE, tables.__getitem__, fit, promising=_PROMISING)
+        if found.taus and (best is None or found.share < best.share):
+            best = found
+    if best is None:
+        raise BuildError(f.name, "stabilise", "expected a tolerance that is nowhere 0", f.pieces)
+    (fitted,) = best.fits
+    table, none = _without_dust(fitted.coefficients), np.zeros((len(best.taus), 0))
+    atoms = AtomSum(f.centre, f.left, f.right, best.taus, table, (none, none), (fitted.low, 0), 0.0, 0)
+    return atoms, fitted
 
 
 def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:

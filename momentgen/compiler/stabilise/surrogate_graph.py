@@ -330,6 +330,15 @@ class SurrogateWriter:
             "dvar_dvar": by_v,
         }
 
+    def write_mean(self) -> None:
+        """The mean, for a sum that has no atoms for its square."""
+        self.g.output("mean", self.g.select(self.g.eq(self.mu, self.mu), self.mean(), self.mu))
+
+    def write_mean_partials(self) -> None:
+        """The mean's partials, for such a sum."""
+        self.g.output("dmean_dmu", self.g.mul(self.turn, self.gain(1)))
+        self.g.output("dmean_dvar", self.g.mul(self.g.const(0.5), self.d(2)))
+
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
         g = self.g

@@ -1,0 +1,254 @@
+"""Rules whose output is random beyond its input: what they may state, what follows from it, and how it is measured."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.derive.conditional import conditional_rule
+from momentgen.compiler.oracle import ball_function
+from momentgen.compiler.real import Graph, evaluate_mpmath
+from momentgen.compiler.stabilise.activation import analyse
+from momentgen.compiler.stabilise.conditional import expected_conditional, with_conditional_variance
+from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure, ConditionalTruth
+from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
+from momentgen.compiler.stabilise.point import PointWriter, has_point_form
+from momentgen.compiler.stabilise.stable import PARTIALS, Stable
+from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.compiler.tolerance import tolerance_of
+from momentgen.derive_text import derived
+from momentgen.errors import BuildError, MomentgenError, RuleError
+from momentgen.rule import Accuracy, Formula, Parameter, Phi, Rescaled, Rule, S, load_rules, mu, v, x
+
+GOAL = Accuracy(moments=True)
+BUMP = x**2 * S(x) * S(-x)
+w = Parameter("w", default=1, low=0.5, high=2)
+(BOW_TIE,) = load_rules(Path(__file__).parents[2] / "rules" / "bow_tie.py")
+
+
+def gate(**given: object) -> Rule:
+    return Rule("gate", **{"f": x * S(x), "conditional_var": BUMP, "accuracy": GOAL, **given})  # type: ignore[arg-type]
+
+
+# --- the rule ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"conditional_var": 1.0}, "conditional_var must be a sympy expression"),
+        ({"conditional_var": BUMP * mu}, "unknown symbol mu"),
+        ({"accuracy": Accuracy(ulp={"exact": 8.0}, moments=True)}, r"must be Accuracy\(moments=True\)"),
+        ({"bernoulli": True}, "without noise or bernoulli"),
+        ({"input": "logistic"}, "one normal input"),
+        ({"var": v}, "no var can be given: it would be that of f alone"),
+        ({"partials": {"dvar_dmu": mu}}, "no partials can be given"),
+    ],
+)
+def test_what_does_not_go_with_a_conditional_variance_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        gate(**given)
+
+
+def test_formulas_may_stand_beside_it() -> None:
+    assert gate(variants={"ap1": Formula(mean=mu * S(mu), var=sp.Integer(0))}).conditional_var == BUMP
+
+
+# --- derive --------------------------------------------------------------------------
+def test_it_is_derived_as_a_rule_of_its_own() -> None:
+    derivation = derive(gate())
+    assert derivation.rule.f == x * S(x)
+    assert derivation.conditional is not None
+    assert derivation.conditional.rule.f == BUMP
+    assert derive(Rule("plain", f=x * S(x), accuracy=GOAL)).conditional is None
+
+
+def test_in_other_units_it_is_their_square_times_its_base_and_what_is_constant() -> None:
+    derivation = derive(BOW_TIE).conditional
+    assert derivation is not None
+    assert derivation.base is not None
+    tau, eta = (p.symbol for p in BOW_TIE.parameters)
+    rescaled = derivation.rule.rescaled
+    assert rescaled == Rescaled(BUMP, width=tau, scale=tau**2, offset=eta**2)
+    assert derivation.base.rule.f == BUMP
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"conditional_var": sp.Integer(2)}, "constant in x"),
+        ({"conditional_var": BUMP - sp.Rational(1, 4)}, "must not be negative"),
+        ({"conditional_var": x * S(x) * S(-x)}, "must not be negative, got -.* at x = "),
+        (
+            {
+                "f": x * S(x / w.symbol),
+                "conditional_var": BUMP,
+                "parameters": (w,),
+                "rescaled": Rescaled(x * S(x), width=w.symbol, scale=w.symbol),
+            },
+            r"is not w\*\*2 times a function of \(x - 0\)/\(w\)",
+        ),
+    ],
+)
+def test_what_is_no_variance_in_the_rule_s_units_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        derive(gate(**given))
+
+
+def test_a_rule_without_one_has_none_to_derive() -> None:
+    with pytest.raises(BuildError, match="expected a conditional variance"):
+        conditional_rule(Rule("plain", f=x * S(x), accuracy=GOAL))
+
+
+def test_derive_shows_the_mean_alone_and_says_what_the_variance_lacks() -> None:
+    rule = gate(f=x * Phi(x), conditional_var=x**2 * Phi(x) * Phi(-x))
+    shown = derived(rule)
+    assert set(shown.outputs) == {"mean", "dmean_dmu", "dmean_dvar"}
+    assert "the output has a variance given x" in shown.note
+    with pytest.raises(MomentgenError, match="no closed form"):
+        derived(BOW_TIE)
+
+
+# --- truth, measure, words -----------------------------------------------------------
+@functools.cache
+def parts() -> tuple[ConditionalTruth, ConditionalMeasure]:
+    """Of a gate, with scales of the partials that are not theirs: 2^-k, to be told apart."""
+    rule = gate()
+    derivation = derive(rule)
+    assert derivation.conditional is not None
+    f, h = (analyse("gate", d.pieces, {}) for d in (derivation, derivation.conditional))
+    truths = QuadratureTruth(f), QuadratureTruth(h)
+    scales = {name: (-float(k),) * 89 for k, name in enumerate(PARTIALS)}
+    measures = (MomentsMeasure(one.lipschitz, one.span, (), scales) for one in (f, h))
+    return ConditionalTruth(*truths), ConditionalMeasure(*measures, 1.0)
+
+
+def test_the_truth_is_the_total_variance_and_its_derivatives() -> None:
+    truth, _ = parts()
+    mean, var = np.array([-6.0, -0.4, 9.0], np.float32), np.array([0.25, 2.0, 1e-3], np.float32)
+    found = truth(mean, var, {})
+    with mpmath.workdps(20):
+
+        def moments(m: mpmath.mpf, s2: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+            """E a and Var a, a = z u with z ~ Bernoulli(S(u)): E a² = E u² S(u)."""
+            density = lambda u: mpmath.npdf(u, m, mpmath.sqrt(s2)) / (1 + mpmath.exp(-u))  # noqa: E731
+            ends = [m + k * mpmath.sqrt(s2) for k in (-10, -5, -2, 0, 2, 5, 10)]
+            first, second = (mpmath.quad(lambda u, n=n: u**n * density(u), ends) for n in (1, 2))
+            return first, second - first**2
+
+        for i, (m, s2) in enumerate(zip(map(mpmath.mpf, mean.tolist()), map(mpmath.mpf, var.tolist()), strict=True)):
+            want = dict(zip(("mean", "var"), moments(m, s2), strict=True))
+            step = s2 * mpmath.mpf(10) ** -6
+            up, down = moments(m, s2 + step), moments(m, s2 - step)
+            want |= {f"d{n}_dvar": (a - b) / (2 * step) for n, a, b in zip(("mean", "var"), up, down, strict=True)}
+            step = mpmath.sqrt(s2) * mpmath.mpf(10) ** -6
+            up, down = moments(m + step, s2), moments(m - step, s2)
+            want |= {f"d{n}_dmu": (a - b) / (2 * step) for n, a, b in zip(("mean", "var"), up, down, strict=True)}
+            for name, value in want.items():
+                assert found[name][i] == pytest.approx(float(value), rel=1e-8, abs=1e-9), (name, m, s2)
+
+
+def test_the_tolerance_is_that_of_both_terms() -> None:
+    _, measure = parts()
+    mean, var = np.zeros(3, np.float32), np.array([1e-6, 1.0, 100.0], np.float32)
+    exact = np.array([0.2, 0.5, 40.0])
+    wide = mean.astype(np.float64), var.astype(np.float64)
+    added = 1e-6 * np.maximum(1.0, exact)
+    np.testing.assert_allclose(
+        measure.allowed("var", exact, *wide), measure.own.allowed("var", exact, *wide) + added, rtol=1e-14
+    )
+    by_h = measure.expected.allowed("dmean_dvar", exact, *wide)
+    np.testing.assert_allclose(
+        measure.allowed("dvar_dvar", exact, *wide), measure.own.allowed("dvar_dvar", exact, *wide) + by_h, rtol=1e-14
+    )
+    for output in ("mean", "dmean_dmu"):
+        assert np.array_equal(measure.allowed(output, exact, *wide), measure.own.allowed(output, exact, *wide))
+    for output in ("var", "dvar_dmu"):
+        off = (exact + measure.allowed(output, exact, *wide)).astype(np.float32)
+        np.testing.assert_allclose(measure(output, off, exact, mean, var), 1.0, atol=0.2)
+    assert np.isinf(measure("var", np.full(3, np.nan, np.float32), exact, mean, var)).all()
+
+
+def test_truth_and_measure_survive_pickling() -> None:
+    for part in parts():
+        again = pickle.loads(pickle.dumps(part))
+        assert type(again) is type(part)
+
+
+# --- forms ---------------------------------------------------------------------------
+def stand_in(measure: object, truth: object, outputs: tuple[tuple[str, ...], tuple[str, ...]], unit: str) -> Stable:
+    """A variant whose every output is mean + k var, k = 1, 2, ..."""
+    graphs = []
+    for names in outputs:
+        g = Graph(("mean", "var"))
+        for k, name in enumerate(names):
+            g.output(name, g.madd(g.const(k + 1), g.input("var"), g.input("mean")))
+        graphs.append(g)
+    box = {"mu": (-1.0, 1.0), "log2_var": (0.0, 1.0)}
+    forward, partials = graphs
+    return Stable("exact", forward, partials, forward, partials, truth, measure, 1.0, 0.9, unit, box)  # type: ignore[arg-type]
+
+
+def test_the_outputs_of_the_mean_of_h_are_added_to_those_of_the_variance() -> None:
+    truth, measure = parts()
+    both = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+    own = stand_in(measure.own, truth.own, (("mean", "var"), both), "tolerance")
+    expected = stand_in(measure.expected, truth.expected, (("mean",), ("dmean_dmu", "dmean_dvar")), "tolerance")
+    joined = with_conditional_variance(derive(gate()), own, expected)
+    assert not joined.vanishes
+    at = {"mean": 10, "var": 3}
+    for graph in (joined.forward, joined.forward64):
+        assert evaluate_mpmath(graph, at) == {"mean": 13, "var": 16 + 13}
+    for graph in (joined.partials, joined.partials64):
+        assert evaluate_mpmath(graph, at) == {"dmean_dmu": 13, "dmean_dvar": 16, "dvar_dmu": 19 + 13, "dvar_dvar": 38}
+    assert tolerance_of(gate(), joined)["var"] == "1e-05*L^2*v + 1e-06*max(1, V)"
+    with pytest.raises(BuildError, match="expected an f that is measured by moments"):
+        with_conditional_variance(derive(gate()), stand_in(measure, truth, (("mean", "var"), both), "ulp"), expected)
+
+
+def test_what_no_surrogate_serves_is_refused_with_the_name_of_the_field() -> None:
+    derivation = derive(gate(conditional_var=sp.Max(x, 0)))
+    assert derivation.conditional is not None
+    with pytest.raises(BuildError, match="conditional_var: expected a smooth f, got kinks at 0"):
+        expected_conditional(derivation.conditional)
+
+
+@pytest.mark.parametrize("at", [3.0e38, -3.0e38, 1e20, -1e20, 88.0, -88.0])
+def test_a_power_of_x_beside_what_decays_does_not_overflow_on_the_way(at: float) -> None:
+    assert has_point_form(BUMP)
+    g = Graph(("x",))
+    g.output("y", PointWriter(g, g.input("x")).node(BUMP))
+    values: dict[int, np.float32] = {}
+    for index in g.live():  # in float32, where x² overflows
+        node = g.nodes[index]
+        if node.kind == "mul":
+            with np.errstate(over="ignore", invalid="ignore"):
+                values[index] = np.float32(values[node.args[0]] * values[node.args[1]])
+        else:
+            values[index] = np.float32(float(value_of(g, index, at)))
+    with mpmath.workdps(60):
+        want = mpmath.mpf(at) ** 2 / ((1 + mpmath.exp(at)) * (1 + mpmath.exp(-at)))
+    assert abs(float(values[g.outputs["y"]]) - want) <= 1e-5 * want + 2.0**-100
+
+
+def value_of(g: Graph, index: int, at: float) -> mpmath.mpf:
+    """One node, exactly."""
+    g.output("node", index)
+    value = evaluate_mpmath(g, {"x": at})["node"]
+    del g.outputs["node"]
+    return value
+
+
+def test_balls_have_steps() -> None:
+    function = ball_function([sp.Heaviside(x, 0), sp.Heaviside(x, 1), sp.Heaviside(-x, 0)], ["x"])
+    assert [[float(b) for b in function(at)] for at in (-0.5, 0.0, 0.5)] == [[0, 0, 1], [0, 1, 0], [1, 1, 0]]
+    from flint import arb
+
+    for ball in function(arb(0, 1)):
+        assert ball.contains(0)
+        assert ball.contains(1)

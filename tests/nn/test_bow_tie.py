@@ -1,0 +1,114 @@
+"""The bow tie layer: the paper's unit under each method, and in networks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import momentgen
+from momentgen import Moments, nn
+from momentgen.errors import InputError
+from momentgen.generated import bow_tie
+
+
+def moments(*shape: int) -> Moments:
+    torch.manual_seed(1)
+    return Moments(torch.randn(*shape), torch.rand(*shape))
+
+
+def test_ap2_is_the_op_with_the_layer_s_parameters() -> None:
+    x = moments(5, 3)
+    found, want = nn.BowTie(0.3, 0.2)(x), bow_tie(*x, tau=0.3, eta=0.2)
+    assert torch.equal(found.mean, want.mean)
+    assert torch.equal(found.var, want.var)
+
+
+def test_ap1_is_the_unit_s_mean_bit_for_bit() -> None:
+    x, layer = torch.linspace(-3, 3, 41), nn.BowTie(0.3, 0.2)
+    with momentgen.method("ap1"):
+        out = layer(x)
+    assert torch.equal(out.mean, x * torch.sigmoid(x / 0.3))
+    assert not out.var.any()
+
+
+def test_a_certain_input_has_the_variance_of_gate_and_noise() -> None:
+    x = torch.linspace(-3, 3, 41, dtype=torch.float64)
+    out = nn.BowTie(0.5, 0.25)(x)
+    gate = torch.sigmoid(x / 0.5)
+    torch.testing.assert_close(out.mean, x * gate, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(out.var, x**2 * gate * (1 - gate) + 0.0625, rtol=1e-6, atol=1e-7)
+
+
+def test_a_draw_without_noise_is_the_input_or_0_with_the_gate_s_probability() -> None:
+    torch.manual_seed(3)
+    x = torch.full((200_000,), -0.4)
+    with momentgen.method("sample"):
+        drawn = nn.BowTie(0.5)(x).mean
+    open_ = drawn == x
+    assert (open_ | (drawn == 0)).all()
+    p = 1 / (1 + math.exp(0.8))
+    assert abs(open_.double().mean().item() - p) < 5 * math.sqrt(p * (1 - p) / x.numel())
+
+
+def test_a_draw_has_normal_noise_whether_the_gate_is_open_or_not() -> None:
+    torch.manual_seed(3)
+    x = torch.cat([torch.full((100_000,), -50.0), torch.full((100_000,), 50.0)]).double()
+    with momentgen.method("sample"):
+        noise = nn.BowTie(0.5, 0.7)(x).mean - x.clamp_min(0)
+    for part in noise.chunk(2):
+        assert abs(part.mean().item()) < 5 * 0.7 / math.sqrt(part.numel())
+        assert abs(part.var().item() / 0.49 - 1) < 5 * math.sqrt(2 / part.numel())
+        assert abs((part**4).mean().item() / 0.49**2 - 3) < 5 * math.sqrt(96 / part.numel())
+
+
+def test_the_noise_of_a_network_of_them_is_that_of_samples() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 40), nn.BowTie(0.2, 0.1), nn.Linear(40, 2)).double()
+    x = torch.randn(1, 3).double()
+    with torch.no_grad():
+        out = net(x)
+        with momentgen.method("sample"):
+            draws = net(x.expand(100_000, 3)).mean
+    # The input is certain, so that units are independent and both layers exact.
+    error = out.std / math.sqrt(len(draws))
+    assert ((draws.mean(0) - out.mean).abs() < 5 * error + 1e-6).all()
+    assert ((draws.var(0) / out.var - 1).abs() < 5 * math.sqrt(2 / len(draws)) + 1e-5).all()
+
+
+@pytest.mark.parametrize("method", ["covariance", "correlated"])
+def test_a_method_with_covariances_has_the_same_moments_of_each_unit(method: str) -> None:
+    x, layer = moments(2, 4), nn.Sequential(nn.BowTie(0.3, 0.2))
+    want = layer(x)
+    with momentgen.method(method):
+        found = layer(x)
+    torch.testing.assert_close(found.mean, want.mean)
+    torch.testing.assert_close(found.var, want.var, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_reach_weights_through_it() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BowTie(0.3, 0.2))
+    out = net(moments(5, 3))
+    (out.mean.sum() + out.var.sum()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tau": 0.0}, r"BowTie: expected tau in \[0.000976562, 16\], got 0.0"),
+        ({"tau": math.nan}, "BowTie: expected tau in .*, got nan"),
+        ({"eta": -1}, r"BowTie: expected eta in \[0, 16\], got -1$"),
+        ({"tau": 10**400}, "BowTie: expected tau in .*, got a number beyond 3.4"),
+        ({"eta": "much"}, "BowTie: expected a number for eta, got str"),
+    ],
+)
+def test_what_is_no_parameter_is_refused_when_the_layer_is_made(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        nn.BowTie(**given)  # type: ignore[arg-type]
+
+
+def test_its_parameters_are_shown() -> None:
+    assert repr(nn.BowTie(0.25, 0.5)) == "BowTie(tau=0.25, eta=0.5)"
