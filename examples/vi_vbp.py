@@ -237,7 +237,9 @@ def show(name: str, rows: dict[str, dict[str, Any]], console: Console) -> None:
         for kind in ("fixed", "histogram"):
             found = row.get("pruning", {}).get(kind, {})
             cells += [f"{found['pruned']:.1%}", f"{100 * found['error']:.2f}"] if "pruned" in found else ["", ""]
-        table.add_row(key, *cells, f"{row['seconds an epoch'] / rows['plain']['seconds an epoch']:.1f}")
+        if "plain" in rows:
+            cells.append(f"{row['seconds an epoch'] / rows['plain']['seconds an epoch']:.1f}")
+        table.add_row(key, *cells)
     console.print(table)
 
 
