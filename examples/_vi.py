@@ -48,13 +48,14 @@ class Training:
             for name, state in found["parts"].items():
                 parts[name].load_state_dict(state)
             self.step, self.seconds, self.history = found["step"], found["seconds"], found["history"]
+            self._losses = found["losses"]
             torch.set_rng_state(found["random"])
             torch.cuda.set_rng_state_all(found["random_cuda"])
 
     def batches(self, images: Images, size: int, steps: int, label: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of the training images, each epoch in another order, beside a progress bar."""
         x, y = images.x_train, images.y_train
-        per_epoch = len(x) // size
+        per_epoch = max(1, len(x) // size)
         saved = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as progress:
@@ -97,6 +98,7 @@ class Training:
             "step": self.step,
             "seconds": self.seconds,
             "history": self.history,
+            "losses": self._losses,
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all(),
         }

@@ -142,7 +142,7 @@ def train(
     way = WAYS[key]
     torch.manual_seed(options["seed"])
     network = prepared(name, way, images)
-    steps = options["epochs"] * (len(images.x_train) // BATCH)
+    steps = options["epochs"] * max(1, len(images.x_train) // BATCH)
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     likelihood = Categorical(options["expectation"])
@@ -160,7 +160,7 @@ def train(
         optimizer.step()
         schedule.step()
         training.add(loss)
-        if training.step % (size // BATCH) == 0:
+        if training.step % max(1, size // BATCH) == 0:
             training.note(error=lambda: error_of_mean(network, images))
     return network, training
 
