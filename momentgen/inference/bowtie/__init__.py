@@ -1,0 +1,34 @@
+"""Bow tie networks: networks with random gates and activations, sampled by block Gibbs with Pólya-gamma variables.
+
+* ``model``: sizes and priors, the state of chains, the un-normalised log joint.
+* ``conditionals``: each block given the others.
+* ``gibbs``: the sweep, where chains start, draws from the model itself.
+* ``chains``: chains that run, are kept, written to disk and gone on with.
+* ``prediction``: the predictive distribution.
+
+Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks.
+"""
+
+from __future__ import annotations
+
+from momentgen.inference.bowtie.chains import Chains, gather
+from momentgen.inference.bowtie.gibbs import random_start, relu_start, simulate, sweep
+from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint
+from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
+
+__all__ = [
+    "BowTieModel",
+    "Chains",
+    "ConjugatePrior",
+    "Data",
+    "Draws",
+    "Predictive",
+    "State",
+    "gather",
+    "log_joint",
+    "predict",
+    "random_start",
+    "relu_start",
+    "simulate",
+    "sweep",
+]

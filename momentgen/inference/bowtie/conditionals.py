@@ -1,0 +1,312 @@
+"""The complete conditional distributions of a bow tie network, each as an object to draw from and to evaluate.
+
+The second stage of :mod:`momentgen.inference.bowtie`.  Normal conditionals are a normal distribution with independent
+components (a prior, or the noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw), both counted from the
+centre of that distribution and in its standard deviations: the matrix to factor is I + sAs, whose least eigenvalue is
+1, and its columns are brought to one scale before it is factored, so that it may be singular but for the prior.
+
+Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks, appendix A, with the misprints of
+equations (11), (17) and (18) mended.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, preactivations
+
+__all__ = [
+    "ActivationsConditional",
+    "GammaConditional",
+    "GatesConditional",
+    "NormalConditional",
+    "activations_conditional",
+    "collapsed_weights_conditional",
+    "draw_collapsed_gates",
+    "gates_conditional",
+    "precisions_conditional",
+    "weights_conditional",
+]
+
+
+def _plus_one(matrix: Tensor) -> Tensor:
+    return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def _factor(matrix: Tensor, where: str) -> Tensor:
+    """Lower Cholesky factor, or an error that says where."""
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    if bool(failed.any()) or not bool(root.isfinite().all()):
+        raise InputError(
+            f"{where}: expected a matrix that is positive definite and finite in float64, got one that is not; "
+            "bring features and targets to standard units"
+        )
+    return root
+
+
+@dataclass
+class NormalConditional:
+    """N(centre, diag std²) times exp(−½wᵀAw + gᵀw), normalised; vectors are rows, of which several may share A.
+
+    Attributes:
+        centre: ``(..., m, p)``.
+        std: ``(..., 1, p)``, of the distribution before the factor.
+        scale: ``(..., 1, p)``, of each component of I + sAs.
+        root: lower Cholesky factor of I + sAs in that scale, ``(..., p, p)``.
+        half: its inverse times the linear term, ``(..., p, m)``.
+    """
+
+    centre: Tensor
+    std: Tensor
+    scale: Tensor
+    root: Tensor
+    half: Tensor
+
+    @classmethod
+    def of(cls, centre: Tensor, std: Tensor, information: Tensor, linear: Tensor, where: str) -> NormalConditional:
+        """From A, ``(..., p, p)``, and g at the centre, that is g − A·centre, ``(..., m, p)``."""
+        scaled = _plus_one(std.mT * information * std)
+        scale = scaled.diagonal(dim1=-2, dim2=-1).rsqrt()[..., None, :]
+        scaled = scale.mT * scaled * scale
+        root = _factor(scaled, where)
+        half = torch.linalg.solve_triangular(root, (linear * std * scale).mT, upper=False)
+        return cls(centre, std, scale, root, half)
+
+    def mean(self) -> Tensor:
+        """Shape of the centre."""
+        moved = torch.linalg.solve_triangular(self.root.mT, self.half, upper=True).mT
+        return self.centre + self.std * self.scale * moved
+
+    def draw(self, generator: Generator | None) -> Tensor:
+        """One draw of every vector, shape of the centre."""
+        noise = torch.randn(self.half.shape, generator=generator, dtype=self.half.dtype, device=self.half.device)
+        moved = torch.linalg.solve_triangular(self.root.mT, self.half + noise, upper=True).mT
+        return self.centre + self.std * self.scale * moved
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of each vector, ``(..., m)``."""
+        off = self.root.mT @ ((value - self.centre) / (self.std * self.scale)).mT - self.half
+        stretch = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - (self.std * self.scale).log().sum((-2, -1))
+        return stretch[..., None] - 0.5 * (off.square().sum(-2) + off.shape[-2] * math.log(2 * math.pi))
+
+
+@dataclass
+class Message:
+    """What the layers above say of a layer's activations: the factor exp(−½aᵀAa + gᵀa) of each row of data.
+
+    Attributes:
+        information: A, ``(chains, n, d, d)``, or ``(chains, 1, d, d)`` where all rows share it.
+        linear: g, ``(chains, n, d)``.
+    """
+
+    information: Tensor
+    linear: Tensor
+
+
+def _message(state: State, data: Data, model: BowTieModel, layer: int, above: Message | None) -> Message:
+    """The factor on the activations of hidden ``layer``, from that on those of ``layer + 1`` (None: targets)."""
+    weights = state.weights[layer + 1]
+    matrix, bias, precision = weights[:, :, :-1], weights[:, None, :, -1], state.precisions[layer + 1]
+    if above is None:
+        weighted = precision[:, :, None] * matrix
+        return Message((matrix.mT @ weighted)[:, None], (data.y - bias) @ weighted)
+    # With a ~ N(z·u, Σ) integrated out, the factor (A, g) becomes (K, k) on z·u: K = A − A(Σ⁻¹+A)⁻¹A,
+    # k = Σ⁻¹(Σ⁻¹+A)⁻¹g.
+    gate, gamma = state.gates[layer + 1], state.gamma[layer + 1] / model.tau**2
+    std = precision.rsqrt()[:, None, None, :]
+    scaled = std.mT * above.information * std
+    root = _factor(_plus_one(scaled), f"activations of hidden layer {layer + 1}")
+    inner = torch.cholesky_solve(scaled, root)
+    if above.information.shape[1] == 1:
+        k = torch.cholesky_solve((above.linear * std[:, 0]).mT, root[:, 0]).mT / std[:, 0]
+    else:
+        k = torch.cholesky_solve((above.linear * std[:, 0])[..., None], root)[..., 0] / std[:, 0]
+    # Factors on u, to which also the Pólya-gamma variable contributes, then on the activations below.
+    full = gate[..., :, None] * (0.5 * (inner + inner.mT) / (std.mT * std)) * gate[..., None, :]
+    full = full + torch.diag_embed(gamma)
+    linear = (gate - 0.5) / model.tau + gate * k - (full @ bias[..., None])[..., 0]
+    return Message(matrix.mT[:, None] @ full @ matrix[:, None], linear @ matrix)
+
+
+@dataclass
+class ActivationsConditional:
+    """All activations of every row of data given the rest: a Markov chain over layers (equation 9).
+
+    Filtered from the targets down, so that the topmost layer's covariance is the same for all rows and one hidden
+    layer needs one Cholesky factor a chain; drawn from the first layer up.
+    """
+
+    model: BowTieModel
+    state: State
+    data: Data
+    messages: tuple[Message, ...]
+
+    def layer(self, layer: int, below: tuple[Tensor, ...]) -> NormalConditional:
+        """A layer given those below, vectors ``(chains, 1, n, d)`` where rows share A, else ``(chains, n, 1, d)``."""
+        message = self.messages[layer]
+        u = preactivations(self.state._replace(activations=below), self.data, layer)
+        centre, std = self.state.gates[layer] * u, self.state.precisions[layer].rsqrt()[:, None, None, :]
+        shared = message.information.shape[1] == 1
+        if shared:
+            linear = (message.linear - centre @ message.information[:, 0])[:, None]
+            centre = centre[:, None]
+        else:
+            linear = (message.linear[..., None] - message.information @ centre[..., None]).mT
+            centre = centre[:, :, None]
+        return NormalConditional.of(centre, std, message.information, linear, f"activations of hidden layer {layer}")
+
+    def draw(self, generator: Generator | None) -> tuple[Tensor, ...]:
+        """One draw, ``(chains, n, units)`` a hidden layer."""
+        drawn: tuple[Tensor, ...] = ()
+        for layer in range(self.model.depth):
+            drawn = (*drawn, self.layer(layer, drawn).draw(generator).reshape(self.state.gates[layer].shape))
+        return drawn
+
+    def log_prob(self, activations: tuple[Tensor, ...]) -> Tensor:
+        """Log density of each row's activations, ``(chains, n)``."""
+        total = self.data.y.new_zeros(())
+        for layer, value in enumerate(activations):
+            given = self.layer(layer, activations[:layer])
+            total = total + given.log_prob(value.reshape(given.centre.shape)).reshape(value.shape[:2])
+        return total
+
+
+def activations_conditional(model: BowTieModel, state: State, data: Data) -> ActivationsConditional:
+    """Equations (9) to (15), by backward filtering."""
+    messages: list[Message] = []
+    for layer in reversed(range(model.depth)):
+        messages.insert(0, _message(state, data, model, layer, messages[0] if messages else None))
+    return ActivationsConditional(model, state, data, tuple(messages))
+
+
+def _gram(weight: Tensor, state: State, data: Data, layer: int) -> Tensor:
+    """Σ_n weight_nd ãã ᵀ for each unit d, ``(chains, units, p, p)``, from weights ``(chains, n, units)``."""
+    if layer == 0:
+        return (weight.mT @ data.outer).unflatten(-1, (data.x.shape[1], -1))
+    below = inputs(state, data, layer)
+    return (weight.mT[..., None] * below[:, None]).mT @ below[:, None]
+
+
+def weights_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> NormalConditional:
+    """Rows of a layer's weights given the rest, vectors ``(chains, units, 1, inputs + 1)`` (equations 16 to 18)."""
+    precision, below = state.precisions[layer], inputs(state, data, layer)
+    if layer == model.depth:
+        gram = precision[:, :, None, None] * (below.mT @ below).expand(len(precision), -1, -1)[:, None]
+        linear = precision[:, :, None] * (data.y.mT @ below)
+    else:
+        gate = state.gates[layer]
+        on = precision[:, None] * gate
+        gram = _gram(state.gamma[layer] / model.tau**2 + on, state, data, layer)
+        linear = ((gate - 0.5) / model.tau + on * state.activations[layer]).mT @ below
+    mean, std = model.weight_prior(layer, data.y.device)
+    centre = mean[:, None].expand(len(precision), -1, -1, -1)
+    linear = linear[:, :, None] - centre @ gram
+    return NormalConditional.of(centre, std[:, None], gram, linear, f"weights of layer {layer}")
+
+
+@dataclass
+class GammaConditional:
+    """Precisions of a layer given the rest: gamma distributions with these shapes and rates, ``(chains, units)``."""
+
+    shape: Tensor
+    rate: Tensor
+
+    def draw(self, generator: Generator | None) -> Tensor:
+        """One draw of each."""
+        return torch._standard_gamma(self.shape, generator=generator) / self.rate
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of each."""
+        return self.shape * self.rate.log() - self.shape.lgamma() + (self.shape - 1) * value.log() - self.rate * value
+
+
+def precisions_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GammaConditional:
+    """Equations (19) to (21)."""
+    u, prior = preactivations(state, data, layer), model.prior(layer)
+    off = data.y - u if layer == model.depth else state.activations[layer] - state.gates[layer] * u
+    rate = prior.rate + 0.5 * off.square().sum(1)
+    return GammaConditional(torch.full_like(rate, prior.shape + len(data.x) / 2), rate)
+
+
+@dataclass
+class GatesConditional:
+    """Gates of a layer given the rest but the Pólya-gamma variables: independent, with these logits."""
+
+    logits: Tensor
+
+    def draw(self, generator: Generator | None) -> Tensor:
+        """One draw of each, 0.0 or 1.0."""
+        uniform = torch.rand(self.logits.shape, generator=generator, dtype=self.logits.dtype, device=self.logits.device)
+        return (uniform < self.logits.sigmoid()).to(self.logits.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of each."""
+        return torch.nn.functional.logsigmoid((2 * value - 1) * self.logits)
+
+
+def gates_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GatesConditional:
+    """Equations (22) and (23).  Given u a gate and its Pólya-gamma variable are independent."""
+    u = preactivations(state, data, layer)
+    on = state.precisions[layer][:, None] * u
+    return GatesConditional(u / model.tau + on * (state.activations[layer] - 0.5 * u))
+
+
+def _targets_without_activations(model: BowTieModel, state: State, data: Data) -> tuple[Tensor, Tensor]:
+    """Of y ~ N(W(z·u) + b, Σ + WΣ_LWᵀ), topmost activations integrated out: W and y − b with unit covariance."""
+    weights = state.weights[-1]
+    matrix = weights[:, :, :-1]
+    cov = torch.diag_embed(state.precisions[-1].reciprocal()) + matrix / state.precisions[-2][:, None] @ matrix.mT
+    root = _factor(cov, "targets without activations")
+    residual = torch.linalg.solve_triangular(root, (data.y - weights[:, None, :, -1]).mT, upper=False)
+    return torch.linalg.solve_triangular(root, matrix, upper=False), residual
+
+
+def draw_collapsed_gates(model: BowTieModel, state: State, data: Data, generator: Generator | None) -> Tensor:
+    """Gates of the topmost hidden layer, one unit after the other, with that layer's activations integrated out.
+
+    Given the activations a gate hardly ever flips where the noise is small; without them it does wherever unit and
+    targets allow it.  The activations must be drawn anew next.
+    """
+    matrix, residual = _targets_without_activations(model, state, data)  # (chains, outputs, units), (..., outputs, n)
+    layer = model.depth - 1
+    u = preactivations(state, data, layer).permute(2, 0, 1).contiguous()
+    before = state.gates[layer].permute(2, 0, 1).contiguous()
+    uniform = torch.empty_like(u).uniform_(generator=generator)
+    columns = matrix.permute(2, 0, 1)[..., None]  # (units, chains, outputs, 1)
+    # The logit, less the threshold of the draw, but for u·wᵀ(residual with this unit as it was).
+    known = u / model.tau + columns.square().sum(-2) * (before - 0.5) * u.square() - uniform.logit()
+    residual = residual - matrix @ (before * u).transpose(0, 1)
+    after = []
+    for part, was, value, column in zip(known, before, u, columns, strict=True):
+        gate = (torch.addcmul(part, value, (column * residual).sum(1)) > 0).to(u.dtype)
+        residual = torch.addcmul(residual, column, ((gate - was) * value)[:, None], value=-1)
+        after.append(gate)
+    return torch.stack(after, -1)
+
+
+def collapsed_weights_conditional(model: BowTieModel, state: State, data: Data) -> NormalConditional:
+    """All rows of the topmost hidden layer's weights at once, that layer's activations integrated out.
+
+    Vectors ``(chains, 1, units·(inputs + 1))``.  The activations must be drawn anew next.
+    """
+    layer = model.depth - 1
+    matrix, residual = _targets_without_activations(model, state, data)
+    below = inputs(state, data, layer).expand(len(matrix), -1, -1)
+    gate = state.gates[layer]
+    units, size = gate.shape[-1], below.shape[-1]
+    # y − b = Φw + noise; a row of Φ for each target and row of data.
+    design = ((gate[:, None] * matrix[:, :, None])[..., None] * below[:, None, :, None]).flatten(3).flatten(1, 2)
+    information = design.mT @ design
+    blocks = information.view(-1, units, size, units, size).diagonal(dim1=1, dim2=3)
+    blocks += _gram(state.gamma[layer] / model.tau**2, state, data, layer).permute(0, 2, 3, 1)
+    linear = (((gate - 0.5) / model.tau).mT @ below).flatten(1) + (residual.flatten(1)[:, None] @ design)[:, 0]
+    mean, std = (part.reshape(1, -1) for part in model.weight_prior(layer, data.y.device))
+    centre = mean.expand(len(matrix), 1, -1)
+    return NormalConditional.of(
+        centre, std, information, linear[:, None] - centre @ information, f"weights of layer {layer}"
+    )

@@ -1,0 +1,233 @@
+"""The bow tie network as a model: its sizes and priors, the state of its Markov chains, its un-normalised log joint.
+
+The first stage of :mod:`momentgen.inference.bowtie`: :mod:`~momentgen.inference.bowtie.conditionals` draws the blocks
+of a :class:`State` one given the others, :mod:`~momentgen.inference.bowtie.gibbs` puts them together to a sweep.
+
+Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks, equations (1) to (8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from momentgen.errors import InputError
+
+__all__ = ["BowTieModel", "ConjugatePrior", "Data", "State", "log_joint"]
+
+
+@dataclass(frozen=True)
+class ConjugatePrior:
+    """Conjugate prior of a layer: weights and biases N(mean, diag var), inverse noise variances Ga(shape, rate).
+
+    Args:
+        mean: μ₀, a number, or nested tuples that broadcast to ``(units, inputs + 1)``; the last column is the bias's.
+        var: diagonal of Σ₀, a *variance*, likewise.
+        shape: α₀ of the gamma distribution of the precisions η⁻².
+        rate: its β₀.
+
+    Raises:
+        InputError: for variances, shapes or rates that are not positive and finite.
+    """
+
+    mean: float | tuple[tuple[float, ...], ...] = 0.0
+    var: float | tuple[tuple[float, ...], ...] = 1.0
+    shape: float = 1.0
+    rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("var", "shape", "rate"):
+            value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
+            if not bool(((value > 0) & value.isfinite()).all()):
+                raise InputError(f"ConjugatePrior: expected {name} positive and finite, got {getattr(self, name)}")
+        if not bool(torch.as_tensor(self.mean, dtype=torch.float64).isfinite().all()):
+            raise InputError(f"ConjugatePrior: expected a finite mean, got {self.mean}")
+
+
+class Data(NamedTuple):
+    """Features and targets of a model, checked, and what is computed from the features once.
+
+    Attributes:
+        x: features with a column of ones, ``(n, features + 1)``.
+        y: targets, ``(n, outputs)``; where chains have data of their own, ``(chains, n, outputs)``.
+        outer: products of the columns of ``x``, ``(n, (features + 1)²)``.
+    """
+
+    x: Tensor
+    y: Tensor
+    outer: Tensor
+
+
+class State(NamedTuple):
+    """What a chain is at: all random values but the data.  The first dimension of every tensor is that of chains.
+
+    Attributes:
+        weights: of the L + 1 layers, ``(chains, units, inputs + 1)``; the last column is the bias.
+        precisions: η⁻² of the L + 1 layers, ``(chains, units)``.
+        activations: of the L hidden layers, ``(chains, n, units)``.
+        gates: of the hidden layers, 0.0 or 1.0, ``(chains, n, units)``.
+        gamma: Pólya-gamma variables of the hidden layers, ``(chains, n, units)``.
+    """
+
+    weights: tuple[Tensor, ...]
+    precisions: tuple[Tensor, ...]
+    activations: tuple[Tensor, ...]
+    gates: tuple[Tensor, ...]
+    gamma: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class BowTieModel:
+    """A bow tie network of any depth with diagonal noise.
+
+    u₁ = W₁x + b₁, z ~ Bernoulli(sigmoid(u/τ)), a ~ N(z·u, η²), u₂ = W₂a + b₂, ..., y ~ N(u, η²).
+
+    Args:
+        widths: of the features, the hidden layers (at least one) and the targets.
+        tau: temperature τ of the gates.
+        priors: one for all layers, or one for each of them, the output layer's last.
+
+    Raises:
+        InputError: for widths that are no positive integers, a temperature that is not positive and finite, another
+            number of priors than of layers, or a prior that does not broadcast to its layer.
+
+    >>> model = BowTieModel((2, 3, 1), tau=0.1)
+    >>> model.depth
+    1
+    """
+
+    widths: tuple[int, ...]
+    tau: float = 0.1
+    priors: ConjugatePrior | tuple[ConjugatePrior, ...] = ConjugatePrior()
+
+    def __post_init__(self) -> None:
+        if len(self.widths) < 3 or any(not isinstance(width, int) or width < 1 for width in self.widths):
+            raise InputError(
+                f"BowTieModel: expected widths of features, hidden layers and targets, positive, got {self.widths}"
+            )
+        if not (0 < self.tau < math.inf):
+            raise InputError(f"BowTieModel: expected a temperature tau > 0, got {self.tau}")
+        if not isinstance(self.priors, ConjugatePrior) and len(self.priors) != self.depth + 1:
+            raise InputError(f"BowTieModel: expected {self.depth + 1} priors, a layer each, got {len(self.priors)}")
+        for layer in range(self.depth + 1):
+            self.weight_prior(layer, torch.device("cpu"))
+
+    @property
+    def depth(self) -> int:
+        """Number L of hidden layers."""
+        return len(self.widths) - 2
+
+    def prior(self, layer: int) -> ConjugatePrior:
+        """Of a layer, 0 for the first, L for the output's."""
+        return self.priors if isinstance(self.priors, ConjugatePrior) else self.priors[layer]
+
+    def weight_prior(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and *standard deviation* of a layer's weights, each ``(units, inputs + 1)``."""
+        prior, size = self.prior(layer), (self.widths[layer + 1], self.widths[layer] + 1)
+        try:
+            mean, var = (
+                torch.as_tensor(value, dtype=torch.float64, device=device).expand(size)
+                for value in (prior.mean, prior.var)
+            )
+        except RuntimeError:
+            raise InputError(
+                f"BowTieModel: expected a prior of layer {layer} that broadcasts to {size}, got "
+                f"{tuple(torch.as_tensor(prior.mean).shape)} and {tuple(torch.as_tensor(prior.var).shape)}"
+            ) from None
+        return mean, var.sqrt()
+
+    def at(self, tau: float) -> BowTieModel:
+        """The model of another temperature."""
+        return self if tau == self.tau else replace(self, tau=tau)
+
+    def data(self, x: Tensor, y: Tensor) -> Data:
+        """Check features ``(n, widths[0])`` and targets ``(n, widths[-1])``, in float64.
+
+        Raises:
+            InputError: for other shapes, no rows, or values that are not finite.
+        """
+        for name, value, width in (("x", x, self.widths[0]), ("y", y, self.widths[-1])):
+            if value.dim() != 2 or value.shape[1] != width or len(value) != len(x) or not len(value):
+                raise InputError(f"BowTieModel: expected {name} of shape (n, {width}), got {tuple(value.shape)}")
+            if not bool(value.isfinite().all()):
+                raise InputError(f"BowTieModel: expected finite {name}, got NaN or infinity")
+        with_one = with_ones(x.detach().double())
+        return Data(with_one, y.detach().double(), (with_one[:, :, None] * with_one[:, None, :]).flatten(1))
+
+    def check(self, state: State, n: int) -> None:
+        """Raise InputError where a state's tensors are not of this model's shapes for ``n`` rows."""
+        layers, hidden = range(self.depth + 1), range(self.depth)
+        chains = len(state.precisions[0])
+        expected = {
+            "weights": [(chains, self.widths[k + 1], self.widths[k] + 1) for k in layers],
+            "precisions": [(chains, self.widths[k + 1]) for k in layers],
+            **{name: [(chains, n, self.widths[k + 1]) for k in hidden] for name in ("activations", "gates", "gamma")},
+        }
+        for name, shapes in expected.items():
+            found = [tuple(part.shape) for part in getattr(state, name)]
+            if found != shapes:
+                raise InputError(f"BowTieModel: expected {name} of shapes {shapes}, got {found}")
+
+
+def with_ones(a: Tensor) -> Tensor:
+    """``a`` with a last column of ones, which the bias takes."""
+    return torch.cat([a, a.new_ones(*a.shape[:-1], 1)], -1)
+
+
+def inputs(state: State, data: Data, layer: int) -> Tensor:
+    """What a layer's weights are applied to, with ones: ``(n, ...)`` for the first, else ``(chains, n, ...)``."""
+    return data.x if layer == 0 else with_ones(state.activations[layer - 1])
+
+
+def preactivations(state: State, data: Data, layer: int) -> Tensor:
+    """u of a layer, ``(chains, n, units)``."""
+    return inputs(state, data, layer) @ state.weights[layer].mT
+
+
+def log_normal(value: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    """Log density of a normal distribution with this precision, elementwise."""
+    return 0.5 * (precision.log() - math.log(2 * math.pi) - precision * (value - mean).square())
+
+
+def log_joint(model: BowTieModel, state: State, data: Data, augmented: bool = False) -> Tensor:
+    """Log density of state and targets given the features, a chain each: shape ``(chains,)``.
+
+    Args:
+        model: sizes, temperature and priors.
+        state: of any number of chains.
+        data: by :meth:`BowTieModel.data`.
+        augmented: with the Pólya-gamma variables, up to the density of PG(1, 0) at them (equation 7), which no other
+            value enters; else without them (equation 6, and the priors), normalised.
+    """
+    chains = len(state.precisions[0])
+    total = data.y.new_zeros(chains)
+    for layer in range(model.depth + 1):
+        u, precision = preactivations(state, data, layer), state.precisions[layer]
+        if layer == model.depth:
+            terms = log_normal(data.y, u, precision[:, None])
+        else:
+            gate, tilt = state.gates[layer], u / model.tau
+            terms = log_normal(state.activations[layer], gate * u, precision[:, None])
+            if augmented:
+                terms = terms + (gate - 0.5) * tilt - 0.5 * state.gamma[layer] * tilt.square() - math.log(2)
+            else:
+                terms = terms + logsigmoid((2 * gate - 1) * tilt)
+        mean, std = model.weight_prior(layer, data.y.device)
+        shape, rate = model.prior(layer).shape, model.prior(layer).rate
+        of_precision = shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * precision.log() - rate * precision
+        of_weights = log_normal(state.weights[layer], mean, std**-2)
+        total = total + terms.sum((1, 2)) + of_weights.sum((1, 2)) + of_precision.sum(1)
+    return total
+
+
+def concatenate(states: Sequence[State]) -> State:
+    """The chains of several states as one."""
+    return State(
+        *(tuple(torch.cat(parts) for parts in zip(*field, strict=True)) for field in zip(*states, strict=True))
+    )

@@ -1,0 +1,310 @@
+"""Chains of a bow tie network: seeds, interruption, disk, ArviZ, several processes; where they start; hard data."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import multiprocessing
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.bowtie import (
+    BowTieModel,
+    Chains,
+    ConjugatePrior,
+    Draws,
+    State,
+    chains,
+    gather,
+    random_start,
+    simulate,
+)
+
+X = torch.linspace(-1.5, 1.5, 30, dtype=torch.float64)[:, None]
+Y = X.abs() - 0.75
+MODEL = BowTieModel((1, 6, 1), 0.1)
+DEEP = BowTieModel((1, 4, 3, 1), 0.1)
+
+
+def quick(model: BowTieModel, x: Tensor = X, y: Tensor = Y, **options: Any) -> Chains:
+    """Chains that begin at random weights, without any training."""
+    return Chains(model, x, y, **{"start": "random", **options})
+
+
+def tensors(state: State) -> list[Tensor]:
+    return [part for field in state for part in field]
+
+
+def assert_same(one: Chains, other: Chains) -> None:
+    """Bit for bit, in state, draws and log joint."""
+    for a, b in zip(tensors(one.state), tensors(other.state), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(_parts(one.draws), _parts(other.draws), strict=True):
+        assert torch.equal(a, b)
+
+
+def _parts(draws: Draws) -> list[Tensor]:
+    return [*draws.weights, *draws.precisions, draws.log_joint]
+
+
+@pytest.mark.parametrize("model", [MODEL, DEEP])
+def test_the_same_seed_gives_the_same_chains_and_another_seed_others(model: BowTieModel) -> None:
+    one, again, other = (quick(model, X, Y, chains=2, burn_in=5, draws=4, seed=s).run() for s in (3, 3, 4))
+    assert_same(one, again)
+    assert not torch.equal(one.draws.log_joint, other.draws.log_joint)
+
+
+@pytest.mark.parametrize("model", [MODEL, DEEP])
+@pytest.mark.parametrize("stop", [3, 9, 14])
+def test_an_interrupted_chain_goes_on_bit_for_bit(
+    model: BowTieModel, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in burn-in, between and after kept draws; the file is that of the sweep before."""
+    settings: dict[str, Any] = {"chains": 2, "burn_in": 8, "draws": 4, "thin": 2, "seed": 1, "anneal_from": 1.0}
+    whole = quick(model, X, Y, **settings).run()
+    broken, sweep = quick(model, X, Y, **settings), Chains._sweep
+
+    def interrupted(self: Chains) -> None:
+        if self.done == stop:
+            raise KeyboardInterrupt
+        sweep(self)
+
+    path = tmp_path / "deeper" / "chains.pt"
+    with monkeypatch.context() as patch:
+        patch.setattr(Chains, "_sweep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run(checkpoint=path, every=1)
+    assert [part.name for part in path.parent.iterdir()] == ["chains.pt"]
+    resumed = Chains.load(path, model, X, Y)
+    assert resumed.done == stop
+    assert_same(whole, resumed.run())
+
+
+def test_a_file_of_another_model_or_of_other_data_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chains.pt"
+    quick(MODEL, X, Y, chains=1, burn_in=1, draws=1).run(checkpoint=path)
+    for model, part in ((BowTieModel((1, 7, 1), 0.1), "7"), (BowTieModel((1, 6, 1), 0.2), "0.2"), (DEEP, "4, 3")):
+        with pytest.raises(InputError, match=f"chains of the model.*{part}"):
+            Chains.load(path, model, X, Y)
+    other = BowTieModel((1, 6, 1), 0.1, ConjugatePrior(rate=0.02))
+    with pytest.raises(InputError, match=r"rate=0\.02"):
+        Chains.load(path, other, X, Y)
+    with pytest.raises(InputError, match="chains of the data"):
+        Chains.load(path, MODEL, X, Y + 1e-12)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="cannot be read"):
+        Chains.load(path, MODEL, X, Y)
+    torch.save({"weights": 1}, path)
+    with pytest.raises(InputError, match="format"):
+        Chains.load(path, MODEL, X, Y)
+    with pytest.raises(FileNotFoundError):
+        Chains.load(tmp_path / "none.pt", MODEL, X, Y)
+
+
+def test_thinning_keeps_every_third_state_after_burn_in() -> None:
+    fine = quick(MODEL, X, Y, chains=1, burn_in=4, draws=9, seed=2).run().draws
+    coarse = quick(MODEL, X, Y, chains=1, burn_in=4, draws=3, thin=3, seed=2).run().draws
+    for a, b in zip(_parts(fine), _parts(coarse), strict=True):
+        assert torch.equal(a[:, 2::3], b)
+
+
+def test_fixed_blocks_stay_and_the_others_move() -> None:
+    for block in ("gates", "gamma", "activations", "weights", "precisions"):
+        run = quick(DEEP, X, Y, chains=1, burn_in=0, draws=1, fixed=(block,))
+        before = run.state
+        after = run.run().state
+        for name in State._fields:
+            same = all(torch.equal(a, b) for a, b in zip(getattr(before, name), getattr(after, name), strict=True))
+            assert same == (name == block), (block, name)
+
+
+def test_temperature_falls_to_the_models_in_half_the_burn_in() -> None:
+    run = quick(MODEL, X, Y, chains=1, burn_in=8, draws=1, anneal_from=1.6)
+    found = []
+    for done in range(9):
+        run.done = done
+        found.append(run._temperature())
+    assert found[:4] == pytest.approx([1.6, 0.8, 0.4, 0.2])
+    assert found[4:] == [0.1] * 5
+
+
+def test_the_posterior_of_a_linear_problem_is_that_of_the_conjugate_regression() -> None:
+    """One unit whose gate is held open and whose activations are data: y = w·a + b + noise of known variance."""
+    draw = torch.Generator().manual_seed(0)
+    model = BowTieModel((1, 1, 1), 1.0, ConjugatePrior(var=2.0))
+    state, _ = simulate(model, X, 1, draw)
+    state = state._replace(precisions=(state.precisions[0], torch.tensor([[4.0]], dtype=torch.float64)))
+    run = quick(
+        model, X, Y, start=state, chains=1, burn_in=0, draws=1500, fixed=("activations", "precisions", "gates", "gamma")
+    ).run()
+    a = torch.cat([state.activations[0][0], torch.ones(len(X), 1, dtype=torch.float64)], 1)
+    cov = torch.linalg.inv(torch.eye(2, dtype=torch.float64) / 2 + 4 * a.T @ a)
+    mean = 4 * cov @ a.T @ Y[:, 0]
+    found = run.draws.weights[1][0, :, 0]
+    assert ((found.mean(0) - mean).abs() / (cov.diagonal() / 1500).sqrt()).max() < 4.5
+    assert ((found.var(0) / cov.diagonal() - 1).abs()).max() < 4.5 * math.sqrt(2 / 1500)
+
+
+def test_arviz_gets_all_draws_and_names_what_is_missing_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = quick(MODEL, X, Y, chains=2, burn_in=3, draws=8).run()
+    found = run.to_arviz(X[:4])
+    assert found.posterior["weights_1"].shape == (2, 8, 6, 2)
+    assert found.posterior["prediction"].shape == (2, 8, 4, 1)
+    np.testing.assert_array_equal(found.sample_stats["lp"].values, run.draws.log_joint.numpy())
+    np.testing.assert_allclose(found.posterior["sigma_2"].values ** -2, run.draws.precisions[1].numpy(), rtol=1e-12)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "arviz":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"momentgen\[chains\]"):
+        run.to_arviz()
+
+
+def test_a_bar_shows_the_log_joint(capsys: pytest.CaptureFixture[str]) -> None:
+    run = quick(MODEL, X, Y, chains=1, burn_in=20, draws=5).run(progress=True)
+    shown = capsys.readouterr().out
+    assert "25/25" in shown
+    assert f"log joint {run.log_joint().mean().item():.1f}" in shown
+
+
+def _one_rank(rank: int, port: int, answers: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    own = quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws
+    answers.put((rank, [part.numpy() for part in _parts(gather(own))]))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_gather_what_each_has_drawn() -> None:
+    context = multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [context.Process(target=_one_rank, args=(rank, port, answers)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    found = dict(answers.get(timeout=120) for _ in ranks)
+    for process in ranks:
+        process.join(60)
+        assert process.exitcode == 0
+    alone = [_parts(quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws) for rank in range(2)]
+    for index, parts in enumerate(zip(*alone, strict=True)):
+        for rank in range(2):
+            np.testing.assert_allclose(found[rank][index], torch.cat(parts).numpy(), rtol=1e-9)
+
+
+def test_gathering_without_processes_is_an_error() -> None:
+    run = quick(MODEL, X, Y, chains=1, burn_in=0, draws=1).run()
+    with pytest.raises(InputError, match="process group"):
+        gather(run.draws)
+
+
+# ------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("model", [MODEL, DEEP])
+def test_one_row_of_data_is_enough(model: BowTieModel) -> None:
+    run = quick(model, X[:1], Y[:1], chains=2, burn_in=20, draws=20).run()
+    assert all(bool(part.isfinite().all()) for part in tensors(run.state))
+    assert bool(run.predict(X).moments().var.gt(0).all())
+
+
+@pytest.mark.parametrize("collapsed", [(), ("gates", "weights")])
+def test_constant_and_repeated_features_leave_chains_finite(collapsed: tuple[str, ...]) -> None:
+    x = torch.cat([X, X, torch.zeros_like(X), torch.ones_like(X)], 1)
+    run = quick(BowTieModel((4, 6, 1)), x, Y, chains=1, burn_in=30, draws=10, collapsed=collapsed).run()
+    assert all(bool(part.isfinite().all()) for part in tensors(run.state))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e3, 1e6])
+@pytest.mark.parametrize("collapsed", [(), ("gates", "weights")])
+def test_features_of_any_scale_give_finite_chains_at_tilts_in_the_thousands(
+    scale: float, collapsed: tuple[str, ...]
+) -> None:
+    run = quick(MODEL, X * scale, Y, chains=1, burn_in=20, draws=10, collapsed=collapsed)
+    u = run.data.x @ run.state.weights[0].mT
+    assert (u / MODEL.tau).abs().max() > 1e3 or scale < 1e3
+    run.run()
+    assert all(bool(part.isfinite().all()) for part in tensors(run.state))
+
+
+def test_targets_of_a_huge_scale_give_finite_chains() -> None:
+    run = quick(MODEL, X, Y * 1e6, chains=1, burn_in=20, draws=10).run()
+    assert all(bool(part.isfinite().all()) for part in tensors(run.state))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_data_that_are_not_finite_are_refused(bad: float) -> None:
+    x, y = X.clone(), Y.clone()
+    x[3], y[5] = bad, bad
+    with pytest.raises(InputError, match="finite x"):
+        quick(MODEL, x, Y)
+    with pytest.raises(InputError, match="finite y"):
+        quick(MODEL, X, y)
+
+
+def test_shapes_counts_and_names_that_do_not_fit_are_refused() -> None:
+    for x, y in ((X[:0], Y[:0]), (X[:, 0], Y), (X, Y[:-1]), (X.expand(-1, 2), Y), (X, Y.expand(-1, 2))):
+        with pytest.raises(InputError, match="shape"):
+            quick(MODEL, x, y)
+    for name, value in (("chains", 0), ("burn_in", -1), ("draws", 0), ("thin", 0), ("chains", 1.5)):
+        with pytest.raises(InputError, match=name):
+            quick(MODEL, X, Y, **{name: value})
+    for options in ({"fixed": ("gate",)}, {"fixed": "gates"}, {"collapsed": ("gamma",)}, {"start": "there"}):
+        with pytest.raises(InputError, match="expected"):
+            quick(MODEL, X, Y, **options)
+    with pytest.raises(InputError, match="temperature"):
+        quick(MODEL, X, Y, anneal_from=0.0)
+    with pytest.raises(InputError, match="got none"):
+        _ = quick(MODEL, X, Y).draws
+    wrong = random_start(DEEP, DEEP.data(X, Y), 1)
+    with pytest.raises(InputError, match="weights of shapes"):
+        quick(MODEL, X, Y, start=wrong)
+
+
+def test_models_and_priors_that_cannot_be_are_refused() -> None:
+    for widths in ((1, 1), (1, 0, 1), (1, 2.0, 1)):
+        with pytest.raises(InputError, match="widths"):
+            BowTieModel(widths)
+    for tau in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="temperature"):
+            BowTieModel((1, 2, 1), tau)
+    for options in ({"var": 0.0}, {"rate": -1.0}, {"shape": math.nan}, {"mean": math.inf}):
+        with pytest.raises(InputError, match="expected"):
+            ConjugatePrior(**options)
+    with pytest.raises(InputError, match="2 priors"):
+        BowTieModel((1, 2, 1), priors=(ConjugatePrior(),))
+    with pytest.raises(InputError, match="broadcasts"):
+        BowTieModel((1, 2, 1), priors=ConjugatePrior(mean=((1.0, 2.0, 3.0),)))
+
+
+def test_chains_start_at_trained_networks() -> None:
+    """Which fit better than random weights do, before any sweep."""
+    start, random = (Chains(MODEL, X, Y, chains=2, start=name).state.precisions[-1] for name in ("relu", "random"))
+    assert bool((start > random).all())
+
+
+def test_every_start_is_a_state_of_the_model() -> None:
+    for start in chains.STARTS.values():
+        for model in (MODEL, DEEP):
+            model.check(start(model, model.data(X, Y), 3), len(X))
+
+
+def test_chains_run_where_gradients_are_off_and_for_features_that_have_some() -> None:
+    with torch.no_grad():
+        found = Chains(MODEL, X.clone().requires_grad_(), Y, chains=1, burn_in=1, draws=1, seed=5).run()
+    assert_same(found, Chains(MODEL, X, Y, chains=1, burn_in=1, draws=1, seed=5).run())
+    assert not any(part.requires_grad for part in tensors(found.state))

@@ -1,0 +1,207 @@
+"""Every conditional of a bow tie network against its un-normalised log joint, and what they do with hard input."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Gamma, Normal
+
+from momentgen.errors import InputError
+from momentgen.inference.bowtie import conditionals as c
+from momentgen.inference.bowtie.gibbs import simulate, sweep
+from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint, preactivations
+
+#: widths of networks with one, two and three hidden layers, one or two targets
+SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]
+N, CHAINS = 5, 2
+
+
+def mixed_prior(rows: int, columns: int) -> ConjugatePrior:
+    mean = tuple(tuple(0.1 * (i - j) for j in range(columns)) for i in range(rows))
+    var = tuple(tuple(0.5 + 0.1 * (i + 2 * j) for j in range(columns)) for i in range(rows))
+    return ConjugatePrior(mean, var, shape=3.0, rate=1.5)
+
+
+def case(widths: tuple[int, ...], seed: int = 0) -> tuple[BowTieModel, State, Data]:
+    """A model with a prior of its own for each weight, a state of it after a few sweeps, and data."""
+    draw = torch.Generator().manual_seed(seed)
+    priors = tuple(mixed_prior(above, below + 1) for below, above in itertools.pairwise(widths))
+    model = BowTieModel(widths, 0.4, priors)
+    x = torch.randn(N, widths[0], generator=draw, dtype=torch.float64)
+    state, y = simulate(model, x, CHAINS, draw)
+    data = model.data(x, y[0])
+    for _ in range(2):
+        state = sweep(model, state, data, draw)
+    return model, state, data
+
+
+def put(state: State, name: str, layer: int, value: Tensor) -> State:
+    parts = list(getattr(state, name))
+    parts[layer] = value
+    return state._replace(**{name: tuple(parts)})
+
+
+def assert_same_ratio(
+    log_density: Tensor, model: BowTieModel, data: Data, one: State, other: State, augmented: bool
+) -> None:
+    """The conditional's log ratio is the log joint's."""
+    after = log_joint(model, other, data, augmented)
+    expected = after - log_joint(model, one, data, augmented)
+    assert bool((expected.abs() > 1e-3).all()), "the two states must differ"
+    assert ((log_density - expected).abs() / (1 + after.abs())).max() < 1e-8
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, ...]) -> None:
+    """Term by term, by torch's distributions; with γ each gate has log PG(γ | 1, c) − log PG(γ | 1, 0) besides."""
+    model, state, data = case(widths)
+    total, besides = torch.zeros(CHAINS, dtype=torch.float64), torch.zeros(CHAINS, dtype=torch.float64)
+    below = data.x[:, :-1].expand(CHAINS, -1, -1)
+    for layer, (weights, precision) in enumerate(zip(state.weights, state.precisions, strict=True)):
+        u = below @ weights[:, :, :-1].mT + weights[:, None, :, -1]
+        std, prior = precision.rsqrt()[:, None], model.prior(layer)
+        if layer < model.depth:
+            below = state.activations[layer]
+            total += Bernoulli(logits=u / model.tau).log_prob(state.gates[layer]).sum((1, 2))
+            total += Normal(state.gates[layer] * u, std).log_prob(below).sum((1, 2))
+            c = u / model.tau
+            besides += ((c / 2).cosh().log() - state.gamma[layer] * c.square() / 2).sum((1, 2))
+        else:
+            total += Normal(u, std).log_prob(data.y).sum((1, 2))
+        mean, var = torch.tensor(prior.mean, dtype=torch.float64), torch.tensor(prior.var, dtype=torch.float64)
+        total += Normal(mean, var.sqrt()).log_prob(weights).sum((1, 2))
+        total += Gamma(torch.tensor(prior.shape).double(), prior.rate).log_prob(precision).sum(1)
+    torch.testing.assert_close(log_joint(model, state, data), total, rtol=1e-12, atol=0)
+    torch.testing.assert_close(log_joint(model, state, data, augmented=True), total + besides, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_activations_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
+    model, state, data = case(widths)
+    given = c.activations_conditional(model, state, data)
+    other = state._replace(activations=given.draw(torch.Generator().manual_seed(3)))
+    ratio = (given.log_prob(other.activations) - given.log_prob(state.activations)).sum(1)
+    assert_same_ratio(ratio, model, data, state, other, augmented=True)
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_weights_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
+    model, state, data = case(widths)
+    for layer in range(model.depth + 1):
+        given = c.weights_conditional(model, state, data, layer)
+        value = given.draw(torch.Generator().manual_seed(3))
+        other = put(state, "weights", layer, value.squeeze(-2))
+        ratio = (given.log_prob(value) - given.log_prob(state.weights[layer][:, :, None])).sum((1, 2))
+        assert_same_ratio(ratio, model, data, state, other, augmented=True)
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_precisions_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
+    model, state, data = case(widths)
+    for layer in range(model.depth + 1):
+        given = c.precisions_conditional(model, state, data, layer)
+        value = given.draw(torch.Generator().manual_seed(3))
+        ratio = (given.log_prob(value) - given.log_prob(state.precisions[layer])).sum(1)
+        other = put(state, "precisions", layer, value)
+        assert_same_ratio(ratio, model, data, state, other, augmented=True)
+
+
+@pytest.mark.parametrize("widths", SIZES)
+@pytest.mark.parametrize("augmented", [False, True])
+def test_gates_are_drawn_from_the_log_joint_with_and_without_gamma(widths: tuple[int, ...], augmented: bool) -> None:
+    model, state, data = case(widths)
+    for layer in range(model.depth):
+        given = c.gates_conditional(model, state, data, layer)
+        value = 1 - state.gates[layer]
+        ratio = (given.log_prob(value) - given.log_prob(state.gates[layer])).sum((1, 2))
+        other = put(state, "gates", layer, value)
+        assert_same_ratio(ratio, model, data, state, other, augmented)
+
+
+@pytest.mark.parametrize("widths", SIZES)
+def test_collapsed_weights_are_drawn_from_the_joint_without_activations(widths: tuple[int, ...]) -> None:
+    """p(w) = p(w, a) / p(a | w), for any a: the topmost layer's activations, those below held."""
+    model, state, data = case(widths)
+    top = model.depth - 1
+    given = c.collapsed_weights_conditional(model, state, data)
+    value = given.draw(torch.Generator().manual_seed(3))
+    other = put(state, "weights", top, value.view_as(state.weights[top]))
+    ratio = (given.log_prob(value) - given.log_prob(state.weights[top].flatten(1)[:, None])).sum(1)
+
+    def without_top(at: State) -> Tensor:
+        held = c.activations_conditional(model, at, data).layer(top, at.activations[:top])
+        joint = log_joint(model, at, data, augmented=True)
+        return joint - held.log_prob(at.activations[top][:, None]).sum((1, 2))
+
+    expected = without_top(other) - without_top(state)
+    assert ((ratio - expected).abs() / (1 + without_top(other).abs())).max() < 1e-8
+
+
+@pytest.mark.parametrize("widths", [(2, 3, 1), (2, 3, 2), (2, 2, 3, 1), (2, 2, 3, 2)])
+def test_collapsed_gates_have_their_posterior_without_activations(widths: tuple[int, ...]) -> None:
+    """All 2^units gates of each row by Bayes' rule, against the shares of 10,000 draws."""
+    model, state, data = case(widths)
+    top, draws, units = model.depth - 1, 10_000, widths[-2]
+    one = State(*(tuple(part[:1] for part in field) for field in state))
+    terms = []
+    for gates in torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * units):
+        # log p(y, a, z | a below) − log p(a | y, z, ...), a row each, the same for any a.
+        at = put(one, "gates", top, gates.expand(1, N, units))
+        a, u = at.activations[top], preactivations(at, data, top)
+        given = c.activations_conditional(model, at, data).layer(top, at.activations[:top])
+        out = Normal(preactivations(at, data, model.depth), at.precisions[-1].rsqrt()[:, None])
+        prior = Bernoulli(logits=u / model.tau).log_prob(at.gates[top])
+        noise = Normal(gates * u, at.precisions[top].rsqrt()[:, None]).log_prob(a)
+        terms.append((prior + noise).sum(-1) + out.log_prob(data.y).sum(-1) - given.log_prob(a[:, None])[:, 0])
+    shares = torch.stack(terms, -1)[0].softmax(-1)
+    many = State(*(tuple(part.expand(draws, *part.shape[1:]) for part in field) for field in one))
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(12):
+        many = put(many, "gates", top, c.draw_collapsed_gates(model, many, data, generator))
+    places = (many.gates[top] * 2.0 ** torch.arange(units - 1, -1, -1)).sum(-1).long()
+    found = torch.nn.functional.one_hot(places, 2**units).double().mean(0)
+    error = (shares * (1 - shares) / draws).sqrt()
+    assert ((found - shares).abs() / (error + 1e-4)).max() < 4.5
+
+
+def test_draws_have_the_mean_and_the_covariance_of_their_conditional() -> None:
+    centre = torch.tensor([[[0.3, -1.0]], [[2.0, 0.0]]], dtype=torch.float64)
+    information = torch.tensor([[[2.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 5.0]]], dtype=torch.float64)
+    linear, std = torch.tensor([[[1.0, 2.0]], [[0.5, -1.0]]], dtype=torch.float64), torch.tensor([[0.5, 2.0]]).double()
+    given = c.NormalConditional.of(centre, std, information, linear, "test")
+    cov = torch.linalg.inv(information + torch.diag(1 / std[0] ** 2))
+    mean = centre + linear @ cov
+    assert torch.allclose(given.mean(), mean, rtol=0, atol=1e-14)
+    n = 200_000
+    many = c.NormalConditional.of(centre.expand(2, n, 2), std, information, linear.expand(2, n, 2), "test")
+    drawn = many.draw(torch.Generator().manual_seed(0)) - mean
+    variances = cov.diagonal(dim1=1, dim2=2)
+    assert (drawn.mean(1).abs() / (variances / n).sqrt()).max() < 4.5
+    # The standard error of a sample covariance is at most √2 of the larger variance over √n.
+    off = (drawn.mT @ drawn / n - cov).abs() / variances.amax(1)[:, None, None]
+    assert off.max() < 4.5 * (2 / n) ** 0.5
+
+
+def test_a_singular_regression_has_its_prior_where_data_are_silent() -> None:
+    """Two equal columns: the difference of their weights keeps the prior's variance, 2."""
+    model = BowTieModel((2, 2, 1), 1.0)
+    column = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+    data = model.data(column.expand(-1, 2).contiguous(), column)
+    state, _ = simulate(model, data.x[:, :2], 1, torch.Generator().manual_seed(0))
+    state = put(state, "precisions", 0, torch.full((1, 2), 1e10, dtype=torch.float64))
+    state = put(state, "gates", 0, torch.ones(1, 50, 2, dtype=torch.float64))
+    given = c.weights_conditional(model, state, data, 0)
+    difference = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.stack([given.draw(generator) @ difference for _ in range(4000)])
+    assert (drawn.var(0) / 2 - 1).abs().max() < 0.1
+
+
+def test_an_information_matrix_beyond_float64_is_an_error_that_says_where() -> None:
+    model, state, data = case((2, 3, 1))
+    huge = data._replace(x=data.x * 1e160, outer=data.outer * 1e305)
+    with pytest.raises(InputError, match="weights of layer 0"):
+        c.weights_conditional(model, put(state, "precisions", 0, state.precisions[0] * 1e10), huge, 0)

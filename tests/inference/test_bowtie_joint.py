@@ -1,0 +1,178 @@
+"""Geweke's test of the whole sampler: with targets drawn anew after every sweep, the joint distribution must stay put.
+
+Chains begin at independent draws from the model, so that after any number of sweeps they are independent draws from it
+still, if every block and their order are right; a sample of fresh draws is what they are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
+from torch import Tensor
+
+from momentgen.inference.bowtie import gibbs
+from momentgen.inference.bowtie.conditionals import GammaConditional
+from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, preactivations
+
+PRIOR = ConjugatePrior(mean=0.2, var=0.8, shape=3.0, rate=1.0)
+X = torch.tensor([[-1.0], [0.3], [1.2]], dtype=torch.float64)
+#: chance of a false alarm in one test of all statistics
+LEVEL = 1e-4
+POLYA_GAMMA = gibbs.polya_gamma
+
+
+def statistics(model: BowTieModel, state: State, data: Data) -> dict[str, NDArray[Any]]:
+    """Numbers of every chain: all parameters, and latent values by themselves and with others."""
+    found: dict[str, Tensor] = {}
+    for layer in range(model.depth + 1):
+        u, precision = preactivations(state, data, layer), state.precisions[layer]
+        found |= {f"weights {layer} {k}": w for k, w in enumerate(state.weights[layer].flatten(1).T)}
+        found |= {f"precisions {layer} {k}": p for k, p in enumerate(precision.T)}
+        if layer == model.depth:
+            found["targets"] = data.y[:, 0, 0]
+            found["scaled residuals"] = ((data.y - u) * precision[:, None].sqrt())[:, 0, 0]
+            continue
+        gate, a = state.gates[layer], state.activations[layer]
+        found[f"activations {layer}"] = a[:, 0, 0]
+        found[f"scaled noise {layer}"] = ((a - gate * u) * precision[:, None].sqrt())[:, 0, 0]
+        found[f"gates {layer}"] = gate.mean((1, 2)) + 1e-3 * u[:, 0, 0].tanh()
+        found[f"gates and u {layer}"] = ((gate - (u / model.tau).sigmoid()) * u)[:, 0, 0]
+        found[f"gamma {layer}"] = state.gamma[layer][:, 0, 0]
+        found[f"gamma and u {layer}"] = (state.gamma[layer] * u.square())[:, 0, 0]
+        found[f"activations and targets {layer}"] = a[:, 0, 0] * data.y[:, 0, 0]
+        found[f"activations and weights {layer}"] = a[:, 0, 0] * state.weights[layer + 1][:, 0, 0]
+    return {name: part.numpy() for name, part in found.items()}
+
+
+def worst(widths: tuple[int, ...], chains: int, sweeps: int, collapsed: tuple[str, ...]) -> tuple[float, str]:
+    """The smallest p-value of Kolmogorov and Smirnov's test, times the number of statistics, and whose it is."""
+    model = BowTieModel(widths, 0.5, PRIOR)
+    draw = torch.Generator().manual_seed(1)
+    empty = model.data(X, torch.zeros(len(X), widths[-1], dtype=torch.float64))
+    fresh, targets = gibbs.simulate(model, X, chains, draw)
+    expected = statistics(model, fresh, empty._replace(y=targets))
+    state, y = gibbs.simulate(model, X, chains, draw)
+    for _ in range(sweeps):
+        state = gibbs.sweep(model, state, empty._replace(y=y), draw, collapsed=collapsed)
+        u = preactivations(state, empty, model.depth)
+        y = u + torch.empty_like(u).normal_(generator=draw) * state.precisions[-1].rsqrt()[:, None]
+    found = statistics(model, state, empty._replace(y=y))
+    values = {name: float(ks_2samp(found[name], expected[name]).pvalue) for name in found}
+    assert np.isfinite(list(values.values())).all()
+    least = min(values, key=lambda name: values[name])
+    return values[least] * len(values), least
+
+
+# ------------------------------------------------------------- planted errors
+
+
+def wrong_activations(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Equation (11) as it is printed: the output noise's variance where its inverse belongs."""
+
+    def planted(model: BowTieModel, state: State, data: Data) -> Any:
+        inverse = (*state.precisions[:-1], state.precisions[-1].reciprocal())
+        return original(model, state._replace(precisions=inverse), data)
+
+    return planted
+
+
+def wrong_weights(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the hidden layers, at a temperature a fifth too high."""
+
+    def planted(model: BowTieModel, state: State, data: Data, layer: int) -> Any:
+        return original(model.at(1.2 * model.tau), state, data, layer)
+
+    return planted
+
+
+def wrong_precisions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A shape of α₀ + (N + 1)/2."""
+
+    def planted(*given: Any) -> Any:
+        right = original(*given)
+        return GammaConditional(right.shape + 0.5, right.rate)
+
+    return planted
+
+
+def wrong_gates(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Without their prior's log odds u/τ."""
+
+    def planted(model: BowTieModel, *given: Any) -> Any:
+        return original(model.at(1e12), *given)
+
+    return planted
+
+
+def wrong_gamma(original: Callable[..., Any]) -> Callable[..., Any]:
+    """PG(1, u) for PG(1, u/τ)."""
+    return lambda b, z, **options: original(b, 0.5 * z, **options)
+
+
+#: block -> where the sweep finds it, and the error
+PLANTED = {
+    "activations": ("activations_conditional", wrong_activations),
+    "weights": ("weights_conditional", wrong_weights),
+    "precisions": ("precisions_conditional", wrong_precisions),
+    "gates": ("gates_conditional", wrong_gates),
+    "gamma": ("polya_gamma", wrong_gamma),
+    "collapsed gates": ("draw_collapsed_gates", wrong_gates),
+    "collapsed weights": ("collapsed_weights_conditional", wrong_gates),
+}
+
+
+def planted_error_is_found(
+    monkeypatch: pytest.MonkeyPatch, block: str, widths: tuple[int, ...], chains: int, sweeps: int
+) -> None:
+    name, wrong = PLANTED[block]
+    monkeypatch.setattr(gibbs, name, wrong(getattr(gibbs, name)))
+    if block == "gamma":
+        # Draws from the model itself, which start the test, stay right.
+        simulate, right = gibbs.simulate, POLYA_GAMMA
+
+        def kept(*given: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(gibbs, "polya_gamma", right)
+                return simulate(*given)
+
+        monkeypatch.setattr(gibbs, "simulate", kept)
+    collapsed = ("gates",) if block == "collapsed gates" else ("weights",) if block == "collapsed weights" else ()
+    p, _ = worst(widths, chains, sweeps, collapsed)
+    assert p < LEVEL
+
+
+@pytest.mark.parametrize("collapsed", [(), ("gates", "weights")])
+@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 2, 2, 1)])
+def test_sweeps_leave_the_joint_distribution_as_it_is(widths: tuple[int, ...], collapsed: tuple[str, ...]) -> None:
+    p, name = worst(widths, 10_000, 10, collapsed)
+    assert p > LEVEL, name
+
+
+@pytest.mark.parametrize("block", ["activations", "weights", "precisions"])
+def test_an_error_planted_in_a_block_is_found(monkeypatch: pytest.MonkeyPatch, block: str) -> None:
+    planted_error_is_found(monkeypatch, block, (1, 2, 1), 10_000, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collapsed", [(), ("gates",), ("weights",), ("gates", "weights")])
+@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 3, 2), (1, 2, 2, 1), (1, 2, 3, 2)])
+def test_many_chains_and_sweeps_leave_the_joint_distribution_as_it_is(
+    widths: tuple[int, ...], collapsed: tuple[str, ...]
+) -> None:
+    p, name = worst(widths, 20_000, 20, collapsed)
+    assert p > LEVEL, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 2, 2, 1)])
+@pytest.mark.parametrize("block", sorted(PLANTED))
+def test_an_error_planted_in_any_block_is_found(
+    monkeypatch: pytest.MonkeyPatch, block: str, widths: tuple[int, ...]
+) -> None:
+    planted_error_is_found(monkeypatch, block, widths, 20_000, 20)
