@@ -1,0 +1,151 @@
+"""What a training step of a Bayesian network costs over the plain network's: variational inference, on one thread.
+
+    MLP 784-400-400-10, batch 100, Adam      plain; VBP (method ap2) with normal and log-uniform prior; local; sample
+    LeNet of 100 units, batch 64, SGD        plain with dropout; correlated parameters (tridiagonal posterior, sample)
+
+Steps are whole: forward pass, bound with its divergence, gradients, optimizer.  All of a network's contestants take
+turns; ratios are medians over rounds, of the processor time of this process, which other processes disturb less than
+the clock.  The parts of a correlated step are timed by themselves.
+
+    python benchmarks/vi_steps.py [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from _common import console, environment, save
+from rich.table import Table
+from torch import nn
+
+from momentgen.inference import Categorical, MeanField, Normal, Tridiagonal, elbo, randomise
+from momentgen.inference.prior import LogUniform, Prior
+
+__all__ = ["main"]
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10))
+
+
+def lenet(drop: float) -> nn.Sequential:
+    """Caffe's LeNet with 100 units, channels last in memory."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(800, 100), nn.ReLU(), nn.Dropout(drop), nn.Linear(100, 10)),
+    ).to(memory_format=torch.channels_last)
+
+
+def plain_step(net: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def bayesian_step(
+    net: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+) -> Callable[[], None]:
+    likelihood = Categorical("bound")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (-elbo(net, likelihood, x, y, size=60_000, kl_weight=weight)).backward()
+        optimizer.step()
+
+    return step
+
+
+def of_mlp() -> dict[str, Callable[[], None]]:
+    x, y = torch.rand(100, 784), torch.randint(10, (100,))
+    net = mlp()
+    found = {"plain": plain_step(net, torch.optim.Adam(net.parameters()), x, y)}
+    ways: dict[str, tuple[Prior, Any]] = {
+        "VBP, normal": (Normal(var=0.1), "ap2"),
+        "VBP, log-uniform": (LogUniform(), "ap2"),
+        "local, log-uniform": (LogUniform(), "local"),
+        "sample, normal": (Normal(var=0.1), "sample"),
+    }
+    for name, (prior, method) in ways.items():
+        bayes = randomise(mlp(), MeanField(), only="*weight", prior=prior).set_method(method)
+        found[name] = bayesian_step(bayes, torch.optim.Adam(bayes.parameters()), x, y)
+    return found
+
+
+def of_lenet() -> tuple[dict[str, Callable[[], None]], dict[str, Callable[[], Any]]]:
+    """Steps, and parts of the correlated one."""
+    x = torch.rand(64, 1, 28, 28).to(memory_format=torch.channels_last)
+    y = torch.randint(10, (64,))
+    net = lenet(0.5)
+    bayes = randomise(lenet(0.0), Tridiagonal(rate=50.0)).set_method("sample")
+    steps = {
+        "plain": plain_step(net, torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=5e-4), x, y),
+        "correlated": bayesian_step(bayes, torch.optim.SGD(bayes.parameter_groups(0.01), 0.01, 0.9), x, y, 0.01),
+    }
+    posteriors = list(bayes.posteriors.values())
+    parts = {
+        "draws and their gradients": lambda: torch.stack([one.rsample().sum() for one in posteriors]).sum().backward(),
+        "divergence and its gradients": lambda: bayes.kl().backward(),
+        "variances and covariances, which draws do not need": lambda: [
+            (one.var, one.neighbour()) for one in posteriors
+        ],
+    }
+    return steps, parts
+
+
+def milliseconds(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Processor time a call, all taking turns."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for run in contestants.values():
+        run()
+        run()
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            started = time.process_time()
+            run()
+            found[name].append(1e3 * (time.process_time() - started))
+    return found
+
+
+def ratios(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Medians: milliseconds, and over plain's in the same round."""
+    return {
+        name: {
+            "ms": round(statistics.median(values), 2),
+            "over plain": round(statistics.median(a / b for a, b in zip(values, times["plain"], strict=True)), 2),
+        }
+        for name, values in times.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    steps, parts = of_lenet()
+    found = {
+        "mlp": ratios(milliseconds(of_mlp(), arguments.rounds)),
+        "lenet": ratios(milliseconds(steps, arguments.rounds)),
+    }
+    of_parts = milliseconds(parts, arguments.rounds)
+    for name, rows in found.items():
+        table = Table("", "ms", "over plain", title=f"{name}: a training step, processor time, one thread")
+        for way, row in rows.items():
+            table.add_row(way, f"{row['ms']:.1f}", f"{row['over plain']:.2f}")
+        console.print(table)
+    ms = {name: round(statistics.median(values), 2) for name, values in of_parts.items()}
+    console.print("parts of the correlated step, ms:", ms)
+    save("vi_steps", {"environment": environment(), "rounds": arguments.rounds, **found, "correlated parts, ms": ms})
+
+
+if __name__ == "__main__":
+    main()

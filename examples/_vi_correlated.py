@@ -1,0 +1,174 @@
+"""What both examples of correlated parameters show: learnt tau and rho, certain and uncertain predictions, pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from _data import Images
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+from momentgen.inference import BayesianNetwork, Tridiagonal, credible_prediction, sampled_outputs
+
+__all__ = ["draw_boxes", "draw_training", "draw_wrong", "layers", "predict", "show_certain", "show_layers"]
+
+KINDS = ("right certain", "right uncertain", "wrong certain", "wrong uncertain")
+#: at most so many images that were certainly wrong are kept for the picture
+WRONG = 24
+
+
+def layers(network: BayesianNetwork) -> dict[str, list[float]]:
+    """Layer -> learnt tau of weights, tau of biases, rho of weights, rho of biases."""
+    found: dict[str, list[float]] = {}
+    for name in dict.fromkeys(key.split("/")[0] for key in network.posteriors):
+        pair = [network.posteriors[f"{name}/{kind}"] for kind in ("weight", "bias")]
+        if not all(isinstance(one, Tridiagonal) for one in pair):
+            raise TypeError(f"expected tridiagonal posteriors, got {[type(one).__name__ for one in pair]}")
+        found[name] = [*(one.tau.item() for one in pair), *(one.rho.item() for one in pair)]
+    return found
+
+
+def predict(
+    network: BayesianNetwork, images: Images, samples: int, levels: tuple[float, ...], console: Console
+) -> dict[str, Any]:
+    """Test error of the mean probabilities, how many predictions are certain, and draws of three images as boxes."""
+    network.eval()
+    parts = list(images.x_test.split(500))
+    draws = [
+        sampled_outputs(network, part, samples).softmax(-1).cpu()
+        for part in track(parts, f"{samples} draws of the parameters", console=console, transient=True)
+    ]
+    y = images.y_test.cpu()
+    row: dict[str, Any] = {"samples": samples}
+    for level in levels:
+        found = [credible_prediction(part, level) for part in draws]
+        tables = [one.table(labels) for one, labels in zip(found, y.split(500), strict=True)]
+        row[f"{level:.0%}"] = {kind: sum(table[kind] for table in tables) for kind in KINDS}
+        if level == levels[0]:
+            probabilities = torch.cat([one.probabilities for one in found])
+            certain = torch.cat([one.certain for one in found])
+    label = probabilities.argmax(1)
+    row["error"] = (label != y).double().mean().item()
+    wrong = (certain & (label != y)).nonzero()[:WRONG, 0]
+    row["certainly wrong"] = [[int(k), int(y[k]), int(label[k])] for k in wrong]
+    row["boxes"] = {
+        words: {"image": k, "label": int(y[k]), "quantiles": _quantiles(draws[k // 500][:, k % 500])}
+        for words, k in _chosen(probabilities, certain, label, y).items()
+    }
+    return row
+
+
+def _chosen(probabilities: Tensor, certain: Tensor, label: Tensor, y: Tensor) -> dict[str, int]:
+    """Three images: one that is right and certain, one wrong between two classes, one wrong among many."""
+    own = probabilities.gather(1, y[:, None])[:, 0]
+    entropy = torch.special.entr(probabilities).sum(1)
+    wrong = label != y
+    chosen = {}
+    if (certain & ~wrong).any():
+        chosen["right"] = int((certain & ~wrong).nonzero()[0, 0])
+    if wrong.any():
+        # most probability on the two classes, divided most evenly
+        chosen["wrong, between two classes"] = int(torch.where(wrong, own, -1.0).argmax())
+        chosen["wrong, among many classes"] = int(torch.where(wrong, entropy, -1.0).argmax())
+    return chosen
+
+
+def _quantiles(draws: Tensor) -> list[list[float]]:
+    """Least, quartiles and largest of each class's draws, shape (samples, classes)."""
+    ends = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=draws.dtype)
+    return torch.quantile(draws, ends, dim=0).T.tolist()
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def show_layers(
+    rows: dict[str, dict[str, list[float]]], paper: dict[str, dict[str, list[float]]], console: Console
+) -> None:
+    table = Table(title="Learnt parameters of the posteriors, by layer")
+    for column in ("network", "layer", "τ", "τ of biases", "ρ", "ρ of biases"):
+        table.add_column(column, justify="left" if column in ("network", "layer") else "right")
+    for name, found in rows.items():
+        for layer, values in found.items():
+            table.add_row(name, layer, *(f"{value:.2f}" for value in values))
+            if layer in paper.get(name, {}):
+                table.add_row("", "paper", *(f"{value:.2f}" for value in paper[name][layer]), style="dim")
+        table.add_section()
+    console.print(table)
+
+
+def show_certain(rows: dict[str, dict[str, Any]], paper: dict[str, dict[str, list[int]]], console: Console) -> None:
+    table = Table(title="Quite certain and uncertain predictions, of all test images")
+    for column in ("network", "level", *KINDS):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for name, row in rows.items():
+        for level in (key for key in row if key.endswith("%")):
+            table.add_row(name, level, *(str(row[level][kind]) for kind in KINDS))
+            if level in paper.get(name, {}):
+                table.add_row("", "paper", *(str(value) for value in paper[name][level]), style="dim")
+    console.print(table)
+
+
+# -------------------------------------------------------------------- pictures
+
+
+def draw_training(rows: dict[str, dict[str, list[float]]], path: Path) -> None:
+    """Training loss and test error of each network (the papers' figures 1, 2, 7 and 8)."""
+    figure, axes = plt.subplots(1, len(rows), figsize=(4.2 * len(rows), 3.6), layout="constrained", squeeze=False)
+    for axis, (name, row) in zip(axes[0], rows.items(), strict=True):
+        axis.plot(row["step"], row["loss"], "C0", label="training loss")
+        axis.set(xlabel="iteration", ylabel="training loss", title=name, yscale="log")
+        right = axis.twinx()
+        right.plot(row["step"], [100 * value for value in row["error"]], "C1", label="test error")
+        right.set(ylabel="test error, %", yscale="log")
+        right.axhline(100 * row["final"][0], color="C1", linestyle=":", linewidth=1)
+        axis.legend(handles=[*axis.lines, right.lines[0]], loc="upper right")
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def draw_boxes(row: dict[str, Any], images: Images, path: Path) -> None:
+    """Class probabilities of chosen images over draws of the parameters (figures 3 to 5); whiskers are all draws."""
+    chosen = row["boxes"]
+    figure, axes = plt.subplots(1, len(chosen), figsize=(4 * len(chosen), 3.4), layout="constrained", squeeze=False)
+    for axis, (words, box) in zip(axes[0], chosen.items(), strict=True):
+        names = ("whislo", "q1", "med", "q3", "whishi")
+        stats = [dict(zip(names, values, strict=True), fliers=[]) for values in box["quantiles"]]
+        axis.bxp(stats, positions=range(len(stats)), showfliers=False)
+        axis.set(title=f"{words}; true class {box['label']}", xlabel="class", ylabel="probability", ylim=(-0.02, 1.02))
+        inset = axis.inset_axes((0.74, 0.7, 0.28, 0.28))
+        inset.imshow(_picture(images.x_test[box["image"]]), cmap="gray_r")
+        inset.set_axis_off()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def draw_wrong(row: dict[str, Any], images: Images, path: Path) -> None:
+    """Test images of which the network was certain, and wrong (figure 6)."""
+    found = row["certainly wrong"]
+    if not found:
+        return
+    columns = min(8, len(found))
+    lines = -(-len(found) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(1.3 * columns, 1.7 * lines), layout="constrained", squeeze=False
+    )
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, (index, label, taken) in zip(axes.flat, found, strict=False):
+        axis.imshow(_picture(images.x_test[index]), cmap="gray_r")
+        axis.set_title(f"{label}, taken for {taken}", fontsize=7)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def _picture(x: Tensor) -> Tensor:
+    return x.cpu().permute(1, 2, 0).squeeze(-1)
