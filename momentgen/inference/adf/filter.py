@@ -1,0 +1,288 @@
+"""Probabilistic and expectation backpropagation: a batch of ReLU networks that learn datum by datum.
+
+Every network of the batch, a *replicate*, has data of its own (the splits of a data set) or shares them (seeds, an
+ensemble).  On the CPU the compiled ``filter.c`` runs the updates, elsewhere or without a compiler torch does.
+
+Sources: Hernández-Lobato & Adams 2015, Probabilistic Backpropagation (PBP); Soudry, Hubara & Meir 2014, Expectation
+Backpropagation (EBP), here with ReLU and real weights as in Ghosh, Delle Fave & Yedidia 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.adf.evidence import output_model
+from momentgen.inference.adf.gamma import PriorFactors
+from momentgen.inference.adf.native import Native, native
+from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Likelihood
+from momentgen.runtime import Moments
+from momentgen.runtime.toolchain import Unavailable, warn_once
+
+__all__ = ["DensityFilter"]
+
+Rule = Literal["pbp", "ebp"]
+_RULES = ("pbp", "ebp")
+#: numbers of data and draws that one call of the filter takes, and products of weights and data
+_VALUES, _PRODUCTS = 2**22, 2**29
+
+
+class DensityFilter:
+    """ReLU networks with normal weights, updated by assumed density filtering.
+
+    Args:
+        sizes: widths of the layers, features first and outputs last.
+        likelihood: how targets follow from outputs, of :mod:`momentgen.inference.likelihood`.  ``Gaussian`` with a
+            ``Gamma`` precision, which is where the noise begins, or with a known variance; ``Probit`` of one output,
+            for labels 0 and 1; ``Categorical``, for labels 0, 1, ..., with Z by samples or, ``Categorical("bound")``,
+            by the log bound.
+        rule: ``pbp``, probabilistic, or ``ebp``, expectation backpropagation.
+        samples: draws of the outputs in each update, for ``Categorical`` by samples.
+        replicates: networks in the batch.
+        prior: shape and rate of the gamma law of the weights' prior precision.
+        learn_prior: whether :meth:`fit` refines the prior after each pass.  Labels that a network separates ask for
+            ever larger weights, and the prior would follow: with classes leave it as it is.
+        spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) a layer:
+            a network of several hundred units hardly leaves that point, and wants 1, the prior's.
+        seed: of the first means, the order of the data and the samples.
+        dtype: float32 or float64, of weights and data; gamma laws are in float64.
+        device: where the networks live.
+
+    Attributes:
+        weights: flat means and *variances* of the weights, ``(replicates, weights)``.
+        noise: shape and rate of the noise precision's gamma law, ``(replicates, 2)``.
+        prior: the prior's factors.
+        skipped: per replicate, how many updates were skipped since they would have made a variance non-positive or a
+            number infinite: of weights, of the noise, of prior factors; ``(replicates, 3)``.
+
+    Raises:
+        InputError: for sizes, a likelihood, a rule, a prior, a spread or a dtype other than these.
+
+    >>> import torch
+    >>> from momentgen.inference.likelihood import Gamma, Gaussian
+    >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(1, 50, 1)
+    >>> net = DensityFilter((1, 20, 1), Gaussian(precision=Gamma(6.0, 6.0)), seed=0)
+    >>> log_z = net.fit(x, 2 * x, passes=20)
+    >>> net.output(x[:, -1:]).mean.round().item()
+    2.0
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        likelihood: Likelihood,
+        *,
+        rule: Rule = "pbp",
+        samples: int = 100,
+        replicates: int = 1,
+        prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = True,
+        spread: float | None = None,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        if len(self.sizes) < 2 or min(self.sizes) < 1 or replicates < 1:
+            raise InputError(
+                f"DensityFilter: expected two or more widths and a number of replicates of at least 1, got {sizes}, "
+                f"{replicates}"
+            )
+        if rule not in _RULES:
+            raise InputError(f"DensityFilter: expected a rule of {', '.join(_RULES)}, got {rule!r}")
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"DensityFilter: expected float32 or float64, got {dtype}")
+        shape, rate = prior
+        if not (1 < shape < math.inf and 0 < rate < math.inf):
+            raise InputError(f"DensityFilter: expected a prior with shape above 1 and rate above 0, got {prior}")
+        if spread is not None and not 0 <= spread < math.inf:
+            raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
+        self.learn_prior = learn_prior
+        self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
+        self._model = output_model(likelihood, samples)
+        self.generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(
+            replicates, count_weights(self.sizes), generator=self.generator, dtype=torch.float64
+        )  # on the CPU, so that a seed means the same on every device
+        for part in unflatten(drawn, self.sizes):
+            part *= 1 / math.sqrt(part.shape[1]) if spread is None else spread
+        mean = drawn.to(dtype=dtype, device=self.device)
+        self.weights = Moments(mean, torch.full_like(mean, rate / (shape - 1)))
+        # Factors begin where the weights do: what is left without them is what the data say.  As published, at 0.
+        self.prior = PriorFactors(shape, rate, mean if spread is not None else torch.zeros_like(mean), self.weights.var)
+        first = torch.tensor(self._model.start, dtype=torch.float64, device=self.device)
+        self.noise = first.repeat(replicates, 1)
+        self.skipped = torch.zeros(replicates, 3, dtype=torch.int64, device=self.device)
+
+    @property
+    def replicates(self) -> int:
+        return len(self.weights.mean)
+
+    def update(self, x: Tensor, y: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Take in data one after another.
+
+        A step that would make a variance non-positive or a number infinite is left out, and counted in ``skipped``.
+
+        Args:
+            x: features ``(replicates, n, features)``, or ``(1, n, features)`` for all replicates.
+            y: targets ``(replicates, n)`` or ``(replicates, n, outputs)``; labels 0, 1, ... ``(replicates, n)``.
+            draws: the standard normal numbers of a likelihood that samples, ``(replicates, n, samples, outputs)``;
+                by default new ones.
+
+        Returns:
+            log Z of each datum before it was taken in, ``(replicates, n)``, float64.
+
+        Raises:
+            InputError: for data of other shapes, not finite, labels out of range, or targets so far from standard
+                units that outputs leave the dtype's range.
+        """
+        return self._update(*self._checked(x, y), draws)
+
+    def fit(self, x: Tensor, y: Tensor, passes: int, progress: bool = False) -> Tensor:
+        """Go over the data, in a new order each time, and refine the prior's factors after each pass if it is learnt.
+
+        Args:
+            x: as in :meth:`update`.
+            y: as in :meth:`update`.
+            passes: how often.
+            progress: show a bar.
+
+        Returns:
+            The mean log Z of each pass, ``(replicates, passes)``.
+
+        Raises:
+            InputError: as :meth:`update`.
+        """
+        x, y = self._checked(x, y)
+        n = y.shape[1]
+        per_datum = self.replicates * (self.sizes[0] + self._model.samples * self.sizes[-1])
+        products = self.weights.mean.numel()
+        step = max(1, min(_VALUES // per_datum, _PRODUCTS // products))
+        rows = torch.arange(self.replicates, device=self.device)[:, None]
+        found = torch.zeros(self.replicates, passes, dtype=torch.float64, device=self.device)
+        with Progress(disable=not progress) as bar:
+            task = bar.add_task(f"{self.rule.upper()}, {passes} passes", total=passes * n)
+            for number in range(passes):
+                order = torch.rand(self.replicates, n, generator=self.generator).argsort(1).to(self.device)
+                for places in order.split(step, 1):
+                    log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
+                    found[:, number] += log_z.sum(1) / n
+                    bar.advance(task, places.shape[1])
+                if self.learn_prior:
+                    self.refine_prior()
+        return found
+
+    def refine_prior(self) -> None:
+        """Recompute the prior's factors by one step of expectation propagation."""
+        mean, var, skipped = self.prior.refine(*self.weights)
+        self.weights = Moments(mean, var)
+        self.skipped[:, 2] += skipped
+
+    def output(self, x: Tensor) -> Moments:
+        """Mean and *variance* of the outputs, noise left out: ``(replicates, n, outputs)``.
+
+        Args:
+            x: features ``(replicates, n, features)`` or ``(1, n, features)``.
+
+        Raises:
+            InputError: for features of another shape, or not finite.
+        """
+        x = self._features(x)
+        mean, var = (unflatten(part, self.sizes) for part in self.weights)
+        chunks = x.split(max(1, _VALUES // (self.replicates * max(self.sizes))), 1)
+        parts = [propagate(mean, var, chunk).outputs[-1] for chunk in chunks]
+        return Moments(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+
+    @property
+    def noise_var(self) -> Tensor:
+        """Expected *variance* of the noise of regression, ``(replicates,)``."""
+        return self.noise[:, 1] / (self.noise[:, 0] - 1)
+
+    def _features(self, x: Tensor) -> Tensor:
+        x = x.to(self.weights.mean)
+        if x.dim() != 3 or x.shape[0] not in (1, self.replicates) or x.shape[2] != self.sizes[0]:
+            raise InputError(
+                f"DensityFilter: expected features of shape ({self.replicates}, n, {self.sizes[0]}), got "
+                f"{tuple(x.shape)}"
+            )
+        if not bool(x.isfinite().all()):
+            raise InputError("DensityFilter: expected finite features")
+        return x
+
+    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x = self._features(x)
+        y = y.to(self.weights.mean)
+        if not bool(y.isfinite().all()):
+            raise InputError("DensityFilter: expected finite targets")
+        y = self._model.targets(y, self.sizes[-1])
+        if y.shape[1] != x.shape[1] or y.shape[0] not in (1, self.replicates):
+            raise InputError(
+                f"DensityFilter: expected {x.shape[1]} targets for {self.replicates} replicates, got {tuple(y.shape)}"
+            )
+        return x, y.expand(self.replicates, -1, -1)
+
+    def _update(self, x: Tensor, y: Tensor, draws: Tensor | None) -> Tensor:
+        shape = (self.replicates, y.shape[1], self._model.samples, self.sizes[-1])
+        if self._model.samples and draws is None:
+            draws = torch.randn(shape, generator=self.generator, dtype=x.dtype).to(self.device)
+        if draws is not None and draws.shape != shape:
+            raise InputError(f"DensityFilter: expected draws of shape {shape}, got {tuple(draws.shape)}")
+        log_z = torch.zeros(shape[:2], dtype=torch.float64, device=self.device)
+        kernel = self._native()
+        if kernel is None:
+            for n in range(y.shape[1]):
+                log_z[:, n] = self._one(x[:, n : n + 1], y[:, n], None if draws is None else draws[:, n])
+            return self._numbers(log_z)
+        skipped = torch.zeros(self.replicates, 2, dtype=torch.int64)
+        self.weights = Moments(*(part.contiguous() for part in self.weights))
+        self.noise = self.noise.contiguous()
+        draws = None if draws is None else draws.contiguous()
+        settings = _RULES.index(self.rule), self._model.code, self._model.samples
+        mean, var = self.weights
+        kernel(self.sizes, *settings, mean, var, self.noise, x.contiguous(), y.contiguous(), draws, log_z, skipped)
+        self.skipped[:, :2] += skipped
+        return self._numbers(log_z)
+
+    def _numbers(self, log_z: Tensor) -> Tensor:
+        if not bool(log_z.isfinite().all()):
+            raise InputError(
+                f"DensityFilter: expected features and targets about in standard units, and outputs left the range of "
+                f"{self.weights.mean.dtype}"
+            )
+        return log_z
+
+    def _native(self) -> Native | None:
+        if self.device.type != "cpu":
+            return None
+        try:
+            return native(self.weights.mean.dtype)
+        except Unavailable as reason:
+            warn_once("density filter", f"torch runs the density filter, one datum at a time: {reason}")
+            return None
+
+    def _one(self, x: Tensor, y: Tensor, draws: Tensor | None) -> Tensor:
+        """Take in one datum a replicate, with torch: ``x`` ``(replicates, 1, features)``."""
+        means, variances = (unflatten(part, self.sizes) for part in self.weights)
+        trace = propagate(means, variances, x)
+        mean, var = trace.outputs[-1]
+        found = self._model(mean[:, 0], var[:, 0], y, self.noise, draws)
+        by_mean = found.by_mean.to(mean)[:, None]
+        if self.rule == "pbp":
+            step = pbp_step(means, variances, trace, by_mean, found.by_var.to(mean)[:, None])
+        else:
+            step = ebp_step(means, variances, trace, by_mean, found.curvature.to(mean)[:, None])
+        d_mean, d_var = (torch.cat([part.flatten(1) for part in parts], 1) for parts in step)
+        mean, var = self.weights.mean + d_mean, self.weights.var + d_var
+        good = (var > 0) & var.isfinite() & mean.isfinite()
+        self.weights = Moments(torch.where(good, mean, self.weights.mean), torch.where(good, var, self.weights.var))
+        self.noise = found.noise
+        self.skipped[:, 0] += (~good).sum(1)
+        self.skipped[:, 1] += found.skipped
+        return found.log_z

@@ -1,0 +1,266 @@
+"""scikit-learn estimators of assumed density filtering: probabilistic and expectation backpropagation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.estimators.base import BayesianClassifier, BayesianRegressor
+from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
+from momentgen.runtime import Moments
+
+__all__ = ["EBPClassifier", "EBPRegressor", "PBPClassifier", "PBPRegressor"]
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+#: rows times samples times outputs that a class posterior computes at once
+_VALUES = 2**22
+
+
+class _Filtering:
+    """What the four share: the networks, their passes over the data, and what was skipped."""
+
+    _rule: ClassVar[Literal["pbp", "ebp"]]
+    hidden: Sequence[int]
+    passes: int
+    members: int
+    prior: tuple[float, float]
+    learn_prior: bool
+    spread: float | None
+    dtype: str
+    device: str
+    progress: bool
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        if self.dtype not in _DTYPES:
+            raise InputError(f"{type(self).__name__}: expected a dtype of {', '.join(_DTYPES)}, got {self.dtype!r}")
+        return torch.as_tensor(np.ascontiguousarray(array), dtype=_DTYPES[self.dtype])
+
+    def _begin(self, features: int, outputs: int, likelihood: Likelihood, seed: int, samples: int = 1) -> None:
+        if self.passes < 1 or self.members < 1:
+            raise InputError(
+                f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
+            )
+        self.filter_ = DensityFilter(
+            (features, *self.hidden, outputs),
+            likelihood,
+            rule=self._rule,
+            samples=samples,
+            replicates=self.members,
+            prior=self.prior,
+            learn_prior=self.learn_prior,
+            spread=self.spread,
+            seed=seed,
+            dtype=_DTYPES[self.dtype],
+            device=self.device,
+        )
+
+    def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        self.filter_.fit(x[None], y[None], self.passes if passes is None else passes, self.progress)
+
+    @property
+    def skipped_(self) -> dict[str, int]:
+        """Updates that were skipped, since they would have made a variance non-positive or a number infinite."""
+        check_is_fitted(self)
+        return dict(zip(("weights", "noise", "prior"), self.filter_.skipped.sum(0).tolist(), strict=True))
+
+
+class _FilterRegressor(_Filtering, BayesianRegressor):
+    def __init__(
+        self,
+        hidden: Sequence[int] = (50, 50),
+        passes: int = 40,
+        *,
+        members: int = 1,
+        noise: tuple[float, float] = (6.0, 6.0),
+        prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = True,
+        spread: float | None = None,
+        dtype: str = "float64",
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden, self.passes, self.members = hidden, passes, members
+        self.noise, self.prior, self.learn_prior, self.spread = noise, prior, learn_prior, spread
+        self.dtype, self.device, self.progress = dtype, device, progress
+        self.random_state = random_state
+
+    def _start(self, x: Tensor, y: Tensor) -> None:
+        outputs = y.shape[1] if y.dim() == 2 else 1
+        self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
+
+    def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        super()._train(x, y.reshape(len(y), -1), passes)
+
+    def _predictive(self, x: Tensor) -> Moments:
+        mean, var = self.filter_.output(x[None])
+        var = var + self.filter_.noise_var[:, None, None]
+        # A mixture of the members, by the law of total variance.
+        total = Moments(mean.mean(0), var.mean(0) + mean.var(0, correction=0))
+        return Moments(*(part.cpu() for part in total))
+
+
+class _FilterClassifier(_Filtering, BayesianClassifier):
+    def __init__(
+        self,
+        hidden: Sequence[int] = (50, 50),
+        passes: int = 40,
+        *,
+        likelihood: Literal["auto", "probit", "sampled", "bound"] = "auto",
+        samples: int = 100,
+        members: int = 1,
+        prior: tuple[float, float] = (6.0, 6.0),
+        learn_prior: bool = False,
+        spread: float | None = 1.0,
+        dtype: str = "float64",
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden, self.passes, self.likelihood, self.samples, self.members = (
+            hidden, passes, likelihood, samples, members,
+        )  # fmt: skip
+        self.prior, self.learn_prior, self.spread = prior, learn_prior, spread
+        self.dtype, self.device, self.progress = dtype, device, progress
+        self.random_state = random_state
+
+    def _start(self, x: Tensor, y: Tensor) -> None:
+        classes, name = len(self.classes_), self.likelihood
+        if name not in ("auto", "probit", "sampled", "bound") or (name == "probit" and classes > 2):
+            raise InputError(
+                f"{type(self).__name__}: expected a likelihood of auto, probit (two classes only), sampled or bound, "
+                f"got {name!r} for {classes} classes"
+            )
+        if self.samples < 1:
+            raise InputError(f"{type(self).__name__}: expected at least one sample, got {self.samples}")
+        seed = self._seed()
+        if name == "probit" or (name == "auto" and classes == 2):
+            self._begin(x.shape[1], 1, Probit(), seed)
+            return
+        self._begin(x.shape[1], classes, Categorical("bound" if name == "bound" else "quadrature"), seed, self.samples)
+        # The same draws for every row: a row's posterior does not depend on the rows beside it.
+        generator = torch.Generator().manual_seed(seed)
+        self._draws = torch.randn(self.samples, classes, generator=generator, dtype=torch.float64)
+
+    def _class_posterior(self, x: Tensor) -> Tensor:
+        mean, var = (part.double().cpu() for part in self.filter_.output(x[None]))
+        if isinstance(self.filter_.likelihood, Probit):
+            positive = self.filter_.likelihood.predictive(Moments(mean, var)).mean(0)
+            return torch.cat([1 - positive, positive], 1)
+        rows = max(1, _VALUES // (mean.shape[0] * self._draws.numel()))
+        parts = []
+        for m, v in zip(mean.split(rows, 1), var.split(rows, 1), strict=True):
+            drawn = m.unsqueeze(2) + v.sqrt().unsqueeze(2) * self._draws
+            parts.append(drawn.softmax(3).mean((0, 2)))
+        return torch.cat(parts)
+
+
+class PBPRegressor(_FilterRegressor):
+    """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
+
+    Args:
+        hidden: widths of the hidden layers of ReLU units; none for a linear model.
+        passes: how often :meth:`fit` goes over the data.
+        noise: shape and rate of the gamma law of the noise precision, for targets in standard units; the shape above
+            1.
+        members: networks of an ensemble that run as one batch; predictions are those of their mixture.
+        prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
+        dtype: ``float64`` or ``float32``, of weights and data.
+        device: where the networks live; the CPU has compiled updates.
+        progress: show a bar.
+        random_state: of the first means, the order of the data and the samples.
+
+    Attributes:
+        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
+        skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
+
+    Raises:
+        InputError: in ``fit``, for arguments other than these.
+
+    >>> import numpy as np
+    >>> x = np.linspace(-2, 2, 100)[:, None]
+    >>> model = PBPRegressor(hidden=(20,), random_state=0).fit(x, 3 * x[:, 0])
+    >>> mean, std = model.predict([[1.0]], return_std=True)
+    >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
+    (True, True)
+    """
+
+    _rule = "pbp"
+
+
+class EBPRegressor(_FilterRegressor):
+    """Regression by expectation backpropagation with ReLU (Soudry, Hubara & Meir 2014; Ghosh et al. 2016).
+
+    Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
+    :func:`~momentgen.inference.adf.network.ebp_step`).
+
+    >>> import numpy as np
+    >>> x = np.linspace(-2, 2, 100)[:, None]
+    >>> model = EBPRegressor(hidden=(20,), random_state=0).fit(x, 3 * x[:, 0])
+    >>> mean, std = model.predict([[1.0]], return_std=True)
+    >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
+    (True, True)
+    """
+
+    _rule = "ebp"
+
+
+class PBPClassifier(_FilterClassifier):
+    """Classification by probabilistic backpropagation (Ghosh, Delle Fave & Yedidia 2016).
+
+    Args:
+        hidden: widths of the hidden layers of ReLU units; none for a linear model.
+        passes: how often :meth:`fit` goes over the data.
+        likelihood: ``probit`` for two classes; ``sampled``, softmax with log Z by samples, or ``bound``, softmax with a
+            lower bound of log Z; ``auto`` is ``probit`` for two classes and ``sampled`` for more.
+        samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
+        members: networks of an ensemble that run as one batch; predictions are those of their mixture.
+        prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
+        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
+        dtype: ``float64`` or ``float32``, of weights and data.
+        device: where the networks live; the CPU has compiled updates.
+        progress: show a bar.
+        random_state: of the first means, the order of the data and the samples.
+
+    Attributes:
+        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
+        skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
+
+    Raises:
+        InputError: in ``fit``, for arguments other than these.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> model = PBPClassifier(hidden=(20,), passes=10, random_state=0).fit(x, y)
+    >>> bool(model.score(x, y) > 0.9)
+    True
+    """
+
+    _rule = "pbp"
+
+
+class EBPClassifier(_FilterClassifier):
+    """Classification by expectation backpropagation with ReLU (Soudry, Hubara & Meir 2014; Ghosh et al. 2016).
+
+    Arguments, attributes and errors are those of :class:`PBPClassifier`; it differs in how the weights move (see
+    :func:`~momentgen.inference.adf.network.ebp_step`).
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> model = EBPClassifier(hidden=(20,), passes=10, random_state=0).fit(x, y)
+    >>> bool(model.score(x, y) > 0.9)
+    True
+    """
+
+    _rule = "ebp"

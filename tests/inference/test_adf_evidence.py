@@ -1,0 +1,385 @@
+"""log Z, its derivatives and moment matching against quadrature and closed forms."""
+
+from __future__ import annotations
+
+import functools
+
+import mpmath as mp
+import pytest
+import torch
+
+from momentgen.errors import InputError
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.adf.evidence import (
+    GammaNoise,
+    KnownNoise,
+    ProbitLabels,
+    SampledSoftmax,
+    SoftmaxBound,
+    output_model,
+)
+from momentgen.inference.adf.gamma import PriorFactors, match_gamma
+from momentgen.inference.adf.network import pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gamma, Gaussian, Probit
+from momentgen.runtime import Moments
+
+X, START = 0.7, (4.0, 3.0)
+#: a network of one unit: w1, b1, w2, b2
+MEAN, VAR = (0.8, -0.3, 1.2, 0.4), (0.6, 0.9, 0.5, 0.3)
+
+
+def normal_expectation(f, mean, var, kink=None):
+    """E f(u) for u ~ N(mean, var), by quadrature."""
+    sd = mp.sqrt(var)
+    ends = [mean + k * sd for k in (-12, -4, 0, 4, 12)]
+    return mp.quad(lambda u: f(u) * mp.npdf(u, mean, sd), sorted(ends if kink is None else [*ends, kink]))
+
+
+@functools.cache
+def relu_by_quadrature(mean, var):
+    """E max(u, 0) and E max(u, 0)², as real and imaginary part."""
+    return normal_expectation(lambda u: mp.mpc(u, u**2) if u > 0 else 0, mean, var, mp.mpf(0))
+
+
+def output_by_quadrature(mean, var):
+    """Mean and variance of the output of the network of one unit."""
+    moments = relu_by_quadrature((mean[0] * X + mean[1]) / mp.sqrt(2), (var[0] * X**2 + var[1]) / 2)
+    first, second = moments.real, moments.imag
+    return (
+        (mean[2] * first + mean[3]) / mp.sqrt(2),
+        (var[2] * second + mean[2] ** 2 * (second - first**2) + var[3]) / 2,
+    )
+
+
+def density(likelihood, y):
+    """p(y | f) as the filter takes it."""
+    if isinstance(likelihood, Probit):
+        return lambda f: mp.ncdf(f if y == 1 else -f)
+    noise = mp.mpf(likelihood.var.item())
+    return lambda f: mp.npdf(y, f, mp.sqrt(noise))
+
+
+def log_z_by_quadrature(likelihood, y, mean, var):
+    return mp.log(normal_expectation(density(likelihood, y), *output_by_quadrature(mean, var)))
+
+
+def one_unit(likelihood) -> DensityFilter:
+    net = DensityFilter((1, 1, 1), likelihood)
+    net.weights.mean.copy_(torch.tensor([MEAN], dtype=torch.float64))
+    net.weights.var.copy_(torch.tensor([VAR], dtype=torch.float64))
+    return net
+
+
+CASES = [
+    (Gaussian(var=0.2), 0.9),
+    (Gaussian(precision=Gamma(*START)), -1.3),
+    (Gaussian(precision=Gamma(*START)), 6.0),
+    (Probit(), 1),
+    (Probit(), 0),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "y"), CASES)
+def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likelihood, y) -> None:
+    """For C and torch, in every weight's mean and variance, to 1e-10."""
+    with mp.workdps(20):
+        point, step = [mp.mpf(value) for value in (*MEAN, *VAR)], mp.mpf(10) ** -6
+
+        def log_z(moved=0, by=0):
+            values = [value + by * (place == moved) for place, value in enumerate(point)]
+            return log_z_by_quadrature(likelihood, y, values[:4], values[4:])
+
+        truth = log_z()
+        slopes = [(log_z(place, step) - log_z(place, -step)) / (2 * step) for place in range(8)]
+    net = one_unit(likelihood)
+    layers = [unflatten(part, net.sizes) for part in net.weights]
+    trace = propagate(*layers, torch.full((1, 1, 1), X, dtype=torch.float64))
+    model = output_model(likelihood, 1)
+    target = model.targets(torch.tensor([[float(y)]], dtype=torch.float64), 1)[:, 0]
+    found = model(*(part[:, 0] for part in trace.outputs[-1]), target, net.noise, None)
+    assert found.log_z.item() == pytest.approx(float(truth), rel=1e-10, abs=1e-10)
+    step = pbp_step(*layers, trace, found.by_mean[:, None], found.by_var[:, None])
+    moves = [torch.cat([part.flatten() for part in parts]) for parts in step]
+    by_mean = moves[0] / torch.tensor(VAR, dtype=torch.float64)
+    by_var = (moves[1] / torch.tensor(VAR, dtype=torch.float64) ** 2 + by_mean**2) / 2
+    expected = torch.tensor([float(slope) for slope in slopes], dtype=torch.float64)
+    torch.testing.assert_close(by_mean, expected[:4], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(by_var, expected[4:], rtol=1e-10, atol=1e-10)
+    compiled = one_unit(likelihood)
+    log_z_compiled = compiled.update(
+        torch.full((1, 1, 1), X, dtype=torch.float64), torch.tensor([[float(y)]], dtype=torch.float64)
+    )
+    assert log_z_compiled.item() == pytest.approx(float(truth), rel=1e-10, abs=1e-10)
+    mean, var = torch.tensor(MEAN, dtype=torch.float64), torch.tensor(VAR, dtype=torch.float64)
+    new_mean = mean + var * expected[:4]
+    new_var = var - var**2 * (expected[:4] ** 2 - 2 * expected[4:])
+    good = new_var > 0  # a target far out may leave none
+    torch.testing.assert_close(compiled.weights.mean[0], torch.where(good, new_mean, mean), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(compiled.weights.var[0], torch.where(good, new_var, var), rtol=1e-10, atol=1e-10)
+    assert compiled.skipped.tolist() == [[(~good).sum().item(), 0, 0]]
+    assert good.all() or y == 6.0
+
+
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+@pytest.mark.parametrize(("likelihood", "y"), [(Gaussian(var=0.2), 1.9), (Probit(), 1), (Probit(), 0)])
+def test_an_update_of_a_single_weight_matches_the_moments_of_its_posterior(rule, likelihood, y) -> None:
+    """A linear output, where log Z is exact: then both rules are exact too."""
+    m, v, bias = 0.6, 1.7, -0.4
+    net = DensityFilter((1, 1), likelihood, rule=rule)
+    net.weights.mean.copy_(torch.tensor([[m, bias]], dtype=torch.float64))
+    net.weights.var.copy_(torch.tensor([[v, 1e-200]], dtype=torch.float64))
+    net.update(torch.full((1, 1, 1), X, dtype=torch.float64), torch.tensor([[float(y)]], dtype=torch.float64))
+    p = density(likelihood, y)
+    with mp.workdps(30):
+
+        def tilted(power):
+            def f(w):
+                return w**power * p((w * mp.mpf(X) + mp.mpf(bias)) / mp.sqrt(2))
+
+            return normal_expectation(f, mp.mpf(m), mp.mpf(v))
+
+        z, first, second = (tilted(power) for power in range(3))
+        truth = float(first / z), float(second / z - (first / z) ** 2)
+    assert net.weights.mean[0, 0].item() == pytest.approx(truth[0], rel=1e-10)
+    assert net.weights.var[0, 0].item() == pytest.approx(truth[1], rel=1e-10)
+
+
+@pytest.mark.parametrize("off", [0.01, 0.8, 30.0])
+@pytest.mark.parametrize("law", [(1.5, 0.3), (6.0, 6.0), (5e5, 2e5)])
+def test_the_gamma_law_has_the_first_two_moments_of_the_tilted_one(off, law) -> None:
+    with mp.workdps(40):
+        a, b = (mp.mpf(value) for value in law)
+
+        def log_z(shape):  # E N(off | 0, 1/λ) for λ ~ Gamma(shape, b)
+            rate = b + mp.mpf(off) ** 2 / 2
+            half = mp.mpf(1) / 2
+            return (
+                mp.loggamma(shape + half) - mp.loggamma(shape) + shape * mp.log(b) - (shape + half) * mp.log(rate)
+            ) - mp.log(2 * mp.pi) / 2
+
+        def moment(power):  # E λ^power under Gamma(a + 1/2, b + off²/2)
+            shape, rate = a + mp.mpf(1) / 2, b + mp.mpf(off) ** 2 / 2
+            return shape / rate if power == 1 else shape * (shape + 1) / rate**2
+
+        zs = [torch.tensor([float(log_z(a + k))], dtype=torch.float64) for k in range(3)]
+        mean, square = moment(1), moment(2)
+        var = float(square - mean**2)
+        mean = float(mean)
+    found, good = match_gamma(torch.tensor([law], dtype=torch.float64), *zs)
+    shape, rate = found[0].tolist()
+    assert good.all()
+    # log Z of 1e6 rounded, differenced twice: the shape loses digits in proportion to itself
+    tolerance = 1e-12 * max(1.0, law[0]) * max(1.0, abs(zs[0].item()))
+    assert shape / rate == pytest.approx(mean, rel=tolerance)
+    assert shape / rate**2 == pytest.approx(var, rel=tolerance)
+
+
+def test_a_gamma_law_without_tilted_moments_stays() -> None:
+    law = torch.tensor([[2.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
+    nan, zero = torch.tensor([torch.nan, 0.0]).double(), torch.zeros(2, dtype=torch.float64)
+    found, good = match_gamma(law, nan, zero, zero)
+    assert good.tolist() == [False, True]
+    assert found[0].tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("y", [0, 1, 2])
+def test_the_bound_is_below_log_z_and_is_the_log_of_the_expected_denominator(y) -> None:
+    mean, var = torch.tensor([[0.5, -1.0, 0.2]]).double(), torch.tensor([[0.3, 1.2, 0.6]]).double()
+    found = SoftmaxBound()(mean, var, torch.tensor([[float(y)]]), torch.ones(1, 2), None)
+    with mp.workdps(20):
+        expected = sum(
+            normal_expectation(mp.exp, mp.mpf(m), mp.mpf(v))
+            for m, v in zip(mean[0].tolist(), var[0].tolist(), strict=True)
+        )
+        assert found.log_z.item() == pytest.approx(float(mean[0, y].item() - mp.log(expected)), rel=1e-12)
+    drawn = mean + var.sqrt() * torch.randn(100_000, 3, generator=torch.Generator().manual_seed(0)).double()
+    probabilities = drawn.softmax(1)[:, y]
+    log_z = probabilities.mean().log().item()
+    error = (probabilities.std() / probabilities.mean()).item() / 100_000**0.5
+    assert found.log_z.item() < log_z - 5 * error
+
+
+@pytest.mark.parametrize("y", [0, 1, 2])
+def test_the_bounds_derivatives_are_autograds(y) -> None:
+    mean = torch.tensor([[0.5, -1.0, 0.2]], dtype=torch.float64, requires_grad=True)
+    var = torch.tensor([[0.3, 1.2, 0.6]], dtype=torch.float64, requires_grad=True)
+    target, noise = torch.tensor([[float(y)]]), torch.ones(1, 2)
+
+    def log_z(m, v):
+        return SoftmaxBound()(m, v, target, noise, None).log_z.sum()
+
+    found = SoftmaxBound()(mean, var, target, noise, None)
+    by_mean, by_var = torch.autograd.grad(log_z(mean, var), (mean, var))
+    torch.testing.assert_close(found.by_mean, by_mean)
+    torch.testing.assert_close(found.by_var, by_var)
+    hessian = torch.autograd.functional.hessian(lambda m: log_z(m, var), mean)[0, :, 0]
+    torch.testing.assert_close(found.curvature[0], hessian.diagonal())
+
+
+def test_sampled_log_z_and_its_derivatives_are_those_of_quadrature_for_two_classes() -> None:
+    """p(0 | f) is a logistic function of f0 − f1, so that one integral has it."""
+    mean, var, samples, repeats = (0.4, -0.8), (1.5, 0.7), 5000, 100
+    with mp.workdps(15):
+
+        def log_z(m0, v0):
+            return mp.log(normal_expectation(lambda u: 1 / (1 + mp.exp(-u)), m0 - mp.mpf(mean[1]), v0 + mp.mpf(var[1])))
+
+        point = mp.mpf(mean[0]), mp.mpf(var[0])
+        truth = [log_z(*point), *(mp.diff(log_z, point, order) for order in ((1, 0), (0, 1), (2, 0)))]
+    draws = torch.randn(repeats, samples, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    given = (torch.tensor([value], dtype=torch.float64).expand(repeats, 2) for value in (mean, var))
+    found = SampledSoftmax(samples)(*given, torch.zeros(repeats, 1), torch.ones(repeats, 2), draws)
+    for value, estimates in zip(
+        truth, (found.log_z, found.by_mean[:, 0], found.by_var[:, 0], found.curvature[:, 0]), strict=True
+    ):
+        # The log of a mean and a quotient of means are biased by about 1/samples of their variance.
+        error = (estimates.std() / repeats**0.5).item()
+        assert abs(estimates.mean().item() - float(value)) < 5 * error + 2 * estimates.var().item()
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_few_samples_give_the_derivatives_of_the_expected_log_of_their_mean(samples) -> None:
+    """Against autograd through the samples, an estimator of the same expectation that scatters more."""
+    repeats = 40_000
+    draws = torch.randn(repeats, samples, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    mean = torch.tensor([[0.4, -0.8, 0.1]], dtype=torch.float64).expand(repeats, 3).clone().requires_grad_()
+    var = torch.tensor([[1.5, 0.7, 2.0]], dtype=torch.float64).expand(repeats, 3).clone().requires_grad_()
+    y, noise = torch.ones(repeats, 1), torch.ones(repeats, 2)
+    found = SampledSoftmax(samples)(mean.detach(), var.detach(), y, noise, draws)
+    log_z = SampledSoftmax(samples)(mean, var, y, noise, draws).log_z
+    by_mean, by_var = torch.autograd.grad(log_z.sum(), (mean, var))
+    torch.testing.assert_close(found.by_mean, by_mean, rtol=1e-10, atol=1e-12)
+    off = found.by_var - by_var
+    assert (off.mean(0).abs() < 5 * off.std(0) / repeats**0.5).all()
+    assert (found.by_var.std(0) < by_var.std(0)).all()
+
+
+def test_the_variance_of_the_sampled_log_likelihood_falls_as_the_samples_grow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, var = torch.randn(1, 10, generator=generator).double(), torch.full((1, 10), 0.5).double()
+    spread = []
+    for samples in (1, 10, 100):
+        draws = torch.randn(2000, samples, 10, generator=generator, dtype=torch.float64)
+        found = SampledSoftmax(samples)(
+            mean.expand(2000, 10), var.expand(2000, 10), torch.zeros(2000, 1), torch.ones(2000, 2), draws
+        )
+        spread.append(found.log_z.var().item())
+    assert spread[0] > 5 * spread[1] > 25 * spread[2]
+
+
+def test_refining_the_prior_under_a_known_precision_gives_that_prior() -> None:
+    """With λ known the factor is N(0, 1/λ), whatever the posterior; posterior = cavity times factor."""
+    shape, precision = 1e9, 2.5
+    factors = PriorFactors(shape, shape / precision, torch.zeros(2, 3), torch.full((2, 3), 1.0))
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(2, 3, generator=generator).double()
+    var = torch.full((2, 3), 0.2, dtype=torch.float64)
+    new_mean, new_var, skipped = factors.refine(mean, var)
+    cavity = 1 / var - 1.0
+    torch.testing.assert_close(factors.precision, torch.full((2, 3), precision).double(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(new_var, 1 / (cavity + precision), rtol=1e-7, atol=0)
+    torch.testing.assert_close(new_mean, (mean / var) * new_var, rtol=1e-7, atol=0)
+    assert skipped.tolist() == [0, 0]
+
+
+def test_the_prior_learns_the_spread_of_the_weights() -> None:
+    drawn = 0.3 * torch.randn(1, 4000, generator=torch.Generator().manual_seed(0)).double()
+    factors = PriorFactors(6.0, 6.0, torch.zeros_like(drawn), torch.ones_like(drawn))
+    mean, var = drawn, torch.full_like(drawn, 1e-6)
+    for _ in range(10):
+        mean, var, _ = factors.refine(mean, var)
+    shape, rate = factors.law[0].tolist()
+    # Posterior of a precision from known normal values: Gamma(6 + n/2, 6 + sum w²/2)
+    assert shape == pytest.approx(6 + 2000, rel=0.01)
+    assert rate == pytest.approx(6 + (drawn**2).sum().item() / 2, rel=0.01)
+
+
+def test_many_factors_at_once_leave_a_gamma_law() -> None:
+    """Weights far outside of a prior that is taken as known narrow: all together ask for less than no shape."""
+    generator = torch.Generator().manual_seed(0)
+    mean = 30 * torch.randn(1, 5000, generator=generator, dtype=torch.float64)
+    var = torch.full_like(mean, 0.99)
+    factors = PriorFactors(6.0, 6.0, torch.zeros_like(mean), torch.ones_like(mean))
+    for _ in range(5):
+        mean, var, _ = factors.refine(mean, var)
+        assert factors.law[0, 0] > 1
+        assert factors.law[0, 1] > 0
+        torch.testing.assert_close(
+            factors.law[0], torch.stack([6 + factors.shape.sum(), 6 + factors.rate.sum()]), rtol=1e-9, atol=1e-9
+        )
+
+
+def test_a_weight_that_the_data_tell_nothing_of_is_skipped_and_counted() -> None:
+    factors = PriorFactors(6.0, 6.0, torch.zeros(1, 2), torch.ones(1, 2))
+    mean, var = torch.tensor([[0.1, 0.3]]).double(), torch.tensor([[1.0, 0.5]]).double()
+    new_mean, new_var, skipped = factors.refine(mean, var)
+    assert skipped.tolist() == [1]
+    assert (new_mean[0, 0], new_var[0, 0]) == (mean[0, 0], var[0, 0])
+    assert new_var[0, 1] != var[0, 1]
+
+
+@pytest.mark.parametrize("far", [-60.0, -11.0, -9.0, 9.0, 60.0])
+def test_probit_is_right_far_out(far) -> None:
+    mean, var = torch.tensor([[far]]).double(), torch.tensor([[0.5]]).double()
+    found = ProbitLabels()(mean, var, torch.ones(1, 1), torch.ones(1, 2), None)
+    with mp.workdps(40):
+        point = mp.mpf(far), mp.mpf(0.5)
+
+        def log_z(m, v):
+            return mp.log(mp.ncdf(m / mp.sqrt(1 + v)))
+
+        truth = [float(mp.diff(log_z, point, order)) for order in ((1, 0), (0, 1), (2, 0))]
+        assert found.log_z.item() == pytest.approx(float(log_z(*point)), rel=1e-12)
+    assert found.by_mean.item() == pytest.approx(truth[0], rel=1e-12)
+    assert found.by_var.item() == pytest.approx(truth[1], rel=1e-12)
+    # h + phi/Phi cancels: of size 1/h where each is of size h
+    assert found.curvature.item() == pytest.approx(truth[2], rel=1e-15 * far**4 + 1e-12)
+
+
+@pytest.mark.parametrize("arguments", [(1.0, 1.0), (6.0, 0.0), (float("nan"), 1.0), (6.0, float("inf"))])
+def test_a_gamma_law_without_an_expected_variance_is_refused(arguments) -> None:
+    with pytest.raises(InputError, match="shape above 1"):
+        GammaNoise(*arguments)
+
+
+@pytest.mark.parametrize("y", [0, 1])
+def test_log_z_is_that_of_the_shared_likelihoods_and_its_derivatives_are_autograds(y) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean = 3 * torch.randn(50, 1, generator=generator, dtype=torch.float64)
+    var = 2 * torch.rand(50, 1, generator=generator, dtype=torch.float64)
+    for likelihood in (Gaussian(var=0.4), Gaussian(precision=Gamma(5.0, 2.0)), Probit()):
+        model = output_model(likelihood, 1)
+        noise = torch.tensor([model.start], dtype=torch.float64).expand(50, 2)
+        target = torch.full((50, 1), float(y), dtype=torch.float64)
+        found = model(mean, var, model.targets(target[None, ..., 0], 1)[0], noise, None)
+        m, v = mean.clone().requires_grad_(), var.clone().requires_grad_()
+        log_z = likelihood.log_z(Moments(m, v), target)
+        torch.testing.assert_close(found.log_z, log_z, rtol=1e-12, atol=1e-14)
+        by_mean, by_var = torch.autograd.grad(log_z.sum(), (m, v), create_graph=True)
+        torch.testing.assert_close(found.by_mean, by_mean, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.by_var, by_var, rtol=1e-10, atol=1e-12)
+        (curvature,) = torch.autograd.grad(by_mean.sum(), m)
+        torch.testing.assert_close(found.curvature, curvature, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        Bernoulli(),
+        Categorical("mean_predictor"),
+        Gaussian(var=1.0, learn=True),
+        Gaussian(precision=Gamma(6.0, 6.0, learn=True)),
+        Gaussian(var=torch.ones(2)),
+        Gaussian(precision=Gamma(1.0, 1.0)),
+    ],
+)
+def test_likelihoods_that_the_filter_has_no_evidence_for_are_refused(likelihood) -> None:
+    with pytest.raises(InputError, match=r"DensityFilter: expected|shape above 1"):
+        DensityFilter((2, 1), likelihood)
+
+
+def test_the_likelihood_says_how_classes_are_filtered() -> None:
+    assert output_model(Categorical("bound"), 7) == SoftmaxBound()
+    assert output_model(Categorical(), 7) == SampledSoftmax(7)
+    assert output_model(Gaussian(var=0.5), 7) == KnownNoise(0.5)
+    assert output_model(Gaussian(precision=Gamma(4.0, 3.0)), 7).start == pytest.approx((4.0, 3.0))

@@ -1,0 +1,309 @@
+"""The filter: derivatives against autograd, C against torch, batches against single networks, bad input."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from momentgen.errors import InputError
+from momentgen.generated import relu
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
+from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Probit
+
+SIZES = (5, 8, 7, 3)
+NOISY = Gaussian(precision=Gamma(6.0, 6.0))
+LIKELIHOODS = [
+    (NOISY, 1), (NOISY, 3), (Gaussian(var=0.3), 1), (Probit(), 1), (Categorical(), 4),
+    (Categorical("bound"), 4),
+]  # fmt: skip
+
+
+def weights(replicates: int, sizes: tuple[int, ...], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = replicates, count_weights(sizes)
+    mean = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return mean, 0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def data(likelihood, outputs: int, replicates: int, n: int, dtype=torch.float64, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(replicates, n, 5, generator=generator, dtype=dtype)
+    if not isinstance(likelihood, Gaussian):
+        return x, torch.randint(0, max(outputs, 2), (replicates, n), generator=generator)
+    return x, torch.randn(replicates, n, outputs, generator=generator, dtype=dtype)
+
+
+def without_compiler(net: DensityFilter) -> DensityFilter:
+    net._native = lambda: None
+    return net
+
+
+def test_the_outputs_moments_are_those_of_sampled_weights() -> None:
+    """One hidden layer, where the only approximation is none: mean and variance of the output are exact."""
+    mean, var = weights(1, (2, 6, 1))
+    x = torch.tensor([[[0.5, -1.0]]], dtype=torch.float64)
+    found = propagate(*(unflatten(part, (2, 6, 1)) for part in (mean, var)), x).outputs[-1]
+    draws = 200_000
+    noise = torch.randn(draws, mean.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    first, second = unflatten(mean + var.sqrt() * noise, (2, 6, 1))
+    hidden = torch.relu(torch.nn.functional.pad(x, (0, 1), value=1) @ first / math.sqrt(3))
+    out = (torch.nn.functional.pad(hidden, (0, 1), value=1) @ second / math.sqrt(7)).flatten()
+    assert abs(out.mean() - found.mean.item()) < 5 * out.std() / draws**0.5
+    kurtosis = ((out - out.mean()) ** 4).mean() / out.var() ** 2
+    assert abs(out.var() - found.var.item()) < 5 * out.var() * ((kurtosis - 1) / draws) ** 0.5
+
+
+def test_the_step_by_hand_is_autograds() -> None:
+    mean, var = (part.requires_grad_() for part in weights(2, SIZES))
+    x = torch.randn(2, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    by_mean, by_var = torch.randn(2, 2, 1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    layers = [unflatten(part, SIZES) for part in (mean, var)]
+    trace = propagate(*layers, x)
+    value = (trace.outputs[-1].mean * by_mean + trace.outputs[-1].var * by_var).sum()
+    d_mean, d_var = torch.autograd.grad(value, (mean, var))
+    with torch.no_grad():
+        found = pbp_step(*layers, propagate(*layers, x), by_mean, by_var)
+    steps = [torch.cat([part.flatten(1) for part in parts], 1) for parts in found]
+    torch.testing.assert_close(steps[0], var * d_mean, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(steps[1], -(var**2) * (d_mean**2 - 2 * d_var), rtol=1e-11, atol=1e-12)
+
+
+def test_the_curvature_of_expectation_backpropagation_is_exact_one_relu_below_one_output() -> None:
+    """There only one path leads from a unit to the output, and none is left out."""
+    mean, var = weights(1, (5, 8, 1))
+    layers = [unflatten(part, (5, 8, 1)) for part in (mean, var)]
+    x = torch.randn(1, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    trace = propagate(*layers, x)
+    by_mean, curvature = torch.full((1, 1, 1), 0.7).double(), torch.full((1, 1, 1), -1.3).double()
+
+    def log_z(u):
+        z = torch.nn.functional.pad(relu(u, trace.outputs[0].var).mean, (0, 1), value=1.0)
+        off = z @ layers[0][1] / 3 - trace.outputs[1].mean
+        return (off * by_mean + 0.5 * off.square() * curvature).sum()
+
+    point = trace.outputs[0].mean
+    slope = torch.autograd.functional.jacobian(log_z, point).flatten()
+    bend = torch.autograd.functional.hessian(log_z, point).reshape(8, 8).diagonal()
+    z = trace.inputs[0][0][0].mT / math.sqrt(6)
+    found = ebp_step(*layers, trace, by_mean, curvature)
+    v = layers[1][0][0]
+    torch.testing.assert_close(found.mean[0][0], v * z * slope, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(found.var[0][0], v**2 * z**2 * bend, rtol=1e-11, atol=1e-13)
+
+
+def test_expectation_backpropagation_leaves_out_products_of_two_paths() -> None:
+    """A chain of single units has one path: there the curvature is exact through any depth."""
+    sizes = (1, 1, 1, 1)
+    mean, var = weights(1, sizes, seed=3)
+    mean = mean.abs()
+    layers = [unflatten(part, sizes) for part in (mean, var)]
+    trace = propagate(*layers, torch.ones(1, 1, 1, dtype=torch.float64))
+    by_mean, curvature = torch.full((1, 1, 1), 0.7).double(), torch.full((1, 1, 1), -1.3).double()
+
+    def log_z(u):
+        z = u
+        for layer in (1, 2):
+            z = torch.nn.functional.pad(relu(z, trace.outputs[layer - 1].var).mean, (0, 1), value=1.0)
+            z = z @ layers[0][layer] / math.sqrt(2)
+        off = z - trace.outputs[2].mean
+        return (off * by_mean + 0.5 * off.square() * curvature).sum()
+
+    point = trace.outputs[0].mean
+    bend = torch.autograd.functional.hessian(log_z, point).flatten()
+    found = ebp_step(*layers, trace, by_mean, curvature)
+    torch.testing.assert_close(found.var[0].flatten(), layers[1][0].flatten() ** 2 / 2 * bend, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+@pytest.mark.parametrize(("likelihood", "outputs"), LIKELIHOODS)
+def test_c_and_torch_are_one_filter(likelihood, outputs, rule, dtype) -> None:
+    x, y = data(likelihood, outputs, 3, 25, dtype)
+    compiled, plain = (
+        DensityFilter((5, 8, 7, outputs), likelihood, rule=rule, samples=7, replicates=3, dtype=dtype) for _ in range(2)
+    )
+    without_compiler(plain)
+    tolerance = {"rtol": 1e-11, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
+    torch.testing.assert_close(compiled.update(x, y), plain.update(x, y), **tolerance)
+    torch.testing.assert_close(tuple(compiled.weights), tuple(plain.weights), **tolerance)
+    torch.testing.assert_close(compiled.noise, plain.noise, rtol=10 * tolerance["rtol"], atol=0)
+    assert compiled.skipped.tolist() == plain.skipped.tolist()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("likelihood", "outputs"), LIKELIHOODS)
+def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native) -> None:
+    x, y = data(likelihood, outputs, 3, 10)
+    sampled = isinstance(likelihood, Categorical) and likelihood.expectation != "bound"
+    draws = torch.randn(3, 10, 100, outputs, dtype=torch.float64) if sampled else None
+    batch = DensityFilter((5, 6, outputs), likelihood, replicates=3)
+    singles = [DensityFilter((5, 6, outputs), likelihood) for _ in range(3)]
+    for place, single in enumerate(singles):
+        single.weights = type(batch.weights)(*(part[place : place + 1].clone() for part in batch.weights))
+    for net in (batch, *singles):
+        if not native:
+            without_compiler(net)
+    batch.update(x, y, draws)
+    for place, single in enumerate(singles):
+        at = slice(place, place + 1)
+        single.update(x[at], y[at], None if draws is None else draws[at])
+        torch.testing.assert_close(batch.weights.mean[at], single.weights.mean, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(batch.weights.var[at], single.weights.var, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(batch.noise[at], single.noise, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_replicates_may_share_their_data(native) -> None:
+    x, y = data(NOISY, 1, 1, 10)
+    shared, own = (DensityFilter((5, 6, 1), NOISY, replicates=3) for _ in range(2))
+    if not native:
+        without_compiler(shared)
+    shared.update(x, y)
+    own.update(x.expand(3, -1, -1), y.expand(3, -1, -1))
+    torch.testing.assert_close(tuple(shared.weights), tuple(own.weights), rtol=1e-11, atol=1e-13)
+
+
+def test_going_on_is_as_if_it_had_not_stopped() -> None:
+    x, y = data(NOISY, 1, 2, 20)
+    once, twice = (DensityFilter((5, 6, 1), NOISY, replicates=2, seed=4) for _ in range(2))
+    together = once.fit(x, y, 2)
+    parts = twice.fit(x, y, 1)
+    twice = pickle.loads(pickle.dumps(twice))
+    torch.testing.assert_close(together, torch.cat([parts, copy.deepcopy(twice).fit(x, y, 1)], 1), rtol=0, atol=0)
+    twice.fit(x, y, 1)
+    torch.testing.assert_close(tuple(once.weights), tuple(twice.weights), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule, native) -> None:
+    """The bound's curvature is not that of an exact log Z: a wide weight would lose more than its variance."""
+    net = DensityFilter((1, 2), Categorical("bound"), rule=rule)
+    net.weights.mean.zero_()
+    net.weights.var.copy_(torch.tensor([[50.0, 0.5, 0.5, 0.5]]))
+    if not native:
+        without_compiler(net)
+    before = net.weights.mean.clone(), net.weights.var.clone()
+    net.update(torch.ones(1, 1, 1), torch.ones(1, 1))
+    if rule == "pbp":
+        assert net.skipped.tolist() == [[1, 0, 0]]
+        assert (net.weights.mean[0, 0], net.weights.var[0, 0]) == (before[0][0, 0], before[1][0, 0])
+    assert (net.weights.var > 0).all()
+    assert (net.weights.var[0, 1:] < before[1][0, 1:]).all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype, native) -> None:
+    x, y = data(NOISY, 1, 2, 30, dtype)
+    net = DensityFilter((5, 8, 8, 1), NOISY, rule=rule, replicates=2, dtype=dtype)
+    if not native:
+        without_compiler(net)
+    log_z = net.fit(x, scale * y, 2)
+    assert log_z.isfinite().all()
+    assert net.weights.mean.isfinite().all()
+    assert ((net.weights.var > 0) & net.weights.var.isfinite()).all()
+    assert ((net.noise > 0) & net.noise.isfinite()).all()
+    assert net.output(x).mean.isfinite().all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_outputs_beyond_the_range_of_the_dtype_are_refused(native) -> None:
+    x, y = data(NOISY, 1, 1, 30, torch.float32)
+    net = DensityFilter((5, 8, 8, 1), NOISY, rule="ebp", dtype=torch.float32)
+    if not native:
+        without_compiler(net)
+    with pytest.raises(InputError, match=r"left the range of torch.float32"):
+        net.fit(x, 1e18 * y, 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3), "features of shape"),
+        (torch.zeros(3, 3, 5), torch.zeros(2, 3), "features of shape"),
+        (torch.zeros(2, 3, 5), torch.zeros(2, 4), "3 targets"),
+        (torch.zeros(2, 3, 5), torch.zeros(2, 3, 2), "targets of shape"),
+        (torch.full((2, 3, 5), torch.nan), torch.zeros(2, 3), "finite features"),
+        (torch.zeros(2, 3, 5), torch.full((2, 3), torch.inf), "finite targets"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(x, y, said) -> None:
+    with pytest.raises(InputError, match=said):
+        DensityFilter((5, 4, 1), NOISY, replicates=2).update(x, y)
+
+
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 1), (Categorical(), 3), (Categorical("bound"), 3)])
+@pytest.mark.parametrize("label", [-1, 3, 0.5])
+def test_labels_out_of_range_are_refused(likelihood, outputs, label) -> None:
+    net = DensityFilter((5, 4, outputs), likelihood)
+    with pytest.raises(InputError, match="expected labels 0 to"):
+        net.update(torch.zeros(1, 1, 5), torch.tensor([[float(label)]]))
+
+
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 2), (Categorical(), 1), (Categorical("bound"), 1)])
+def test_outputs_that_do_not_fit_the_likelihood_are_refused(likelihood, outputs) -> None:
+    with pytest.raises(InputError, match="expected a network of"):
+        DensityFilter((5, 4, outputs), likelihood).update(torch.zeros(1, 1, 5), torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ((5,), {}, "two or more widths"),
+        ((5, 0, 1), {}, "two or more widths"),
+        ((5, 1), {"replicates": 0}, "replicates of at least 1"),
+        ((5, 1), {"rule": "adf"}, "a rule of pbp, ebp"),
+        ((5, 1), {"dtype": torch.float16}, "float32 or float64"),
+        ((5, 1), {"prior": (1.0, 1.0)}, "shape above 1"),
+        ((5, 1), {"spread": -1.0}, "a spread of at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(arguments, options, said) -> None:
+    with pytest.raises(InputError, match=said):
+        DensityFilter(arguments, NOISY, **options)
+
+
+def test_draws_of_another_shape_are_refused() -> None:
+    net = DensityFilter((5, 3), Categorical(), samples=2)
+    with pytest.raises(InputError, match="draws of shape"):
+        net.update(torch.zeros(1, 1, 5), torch.zeros(1, 1), torch.zeros(1, 1, 1, 3))
+
+
+def test_first_means_have_the_spread_asked_for() -> None:
+    published = DensityFilter((99, 300, 1), NOISY)
+    wide = DensityFilter((99, 300, 1), NOISY, spread=2.0)
+    assert unflatten(published.weights.mean, (99, 300, 1))[0].std().item() == pytest.approx(0.1, rel=0.02)
+    assert wide.weights.mean.std().item() == pytest.approx(2.0, rel=0.02)
+    assert (wide.weights.var == 6 / 5).all()
+
+
+def test_a_prior_that_is_not_learnt_stays() -> None:
+    x, y = data(NOISY, 1, 1, 20)
+    net = DensityFilter((5, 6, 1), NOISY, learn_prior=False)
+    law = net.prior.law.clone()
+    net.fit(x, y, 2)
+    torch.testing.assert_close(net.prior.law, law, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rule", ["pbp", "ebp"])
+@pytest.mark.parametrize(
+    ("likelihood", "samples"), [(Categorical(), 100), (Categorical(), 1), (Categorical("bound"), 1)]
+)
+def test_many_passes_over_separable_classes_stay_finite(likelihood, samples, rule) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200)[None] % 4
+    x = torch.randn(1, 200, 5, generator=generator, dtype=torch.float64)
+    x[..., :4] += 4 * torch.nn.functional.one_hot(y, 4)
+    options = {"samples": samples, "learn_prior": False, "spread": 1.0}
+    net = DensityFilter((5, 30, 30, 4), likelihood, rule=rule, **options)
+    net.fit(x, y, 30)
+    assert (net.output(x).mean.argmax(2) == y).double().mean() > 0.97
+    assert net.weights.var.max() < 1e3
