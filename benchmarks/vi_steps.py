@@ -23,8 +23,7 @@ from _common import console, environment, save
 from rich.table import Table
 from torch import nn
 
-from momentgen.inference import Categorical, MeanField, Normal, Tridiagonal, elbo, randomise
-from momentgen.inference.prior import LogUniform, Prior
+from momentgen.inference import Categorical, LogUniform, MeanField, Normal, Prior, Tridiagonal, elbo, randomise
 
 __all__ = ["main"]
 

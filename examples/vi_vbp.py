@@ -49,15 +49,16 @@ from momentgen.errors import InputError
 from momentgen.inference import (
     BayesianNetwork,
     Categorical,
+    LogUniform,
     MeanField,
     Normal,
+    NormalMixture,
     Prior,
     elbo,
     prune,
     randomise,
     sampled_outputs,
 )
-from momentgen.inference.prior import LogUniform, NormalMixture
 
 PAPER = {"epochs": 100, "train": 60_000}
 BATCH = 100
