@@ -48,14 +48,14 @@ static inline __attribute__((always_inline)) void gelu_tanh_exact_forward_elemen
     const float c0 = 0x1.4808a4p-1f;  // 0.640690923
     const float t0 = var + c0;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = mean * mean;
+    const float c1 = 0x1.6e4e26p-5f;  // 0.0447149985
+    const float t2 = mean * c1;
     const _Bool t3 = mean < 0.0f;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
     const float t5 = mean * 0.5f;
     const float t6 = mean * t2;
     const float t7 = t3 ? 0.0f : 1.0f;
-    const float c1 = 0x1.6e4e26p-5f;  // 0.0447149985
-    const float t8 = c1 * t6;
+    const float t8 = mean * t6;
     const float t9 = mean + t8;
     const float c2 = 0x1.988454p+0f;  // 1.59576917
     const float t10 = c2 * t9;

@@ -232,10 +232,10 @@ def gelu_tanh_exact_forward(mean, var):
     t118 = mean < 0.0
     t119 = tl.where(t118, 0.0, 1.0)
     t120 = tl.fma(mean, t119, t117)
-    t121 = mean * mean
-    t122 = mean * t121
     c79 = tl.full((), 0.044714998453855515, tl.float32)
-    t123 = c79 * t122
+    t121 = mean * c79
+    t122 = mean * t121
+    t123 = mean * t122
     t124 = mean + t123
     c80 = tl.full((), 1.5957691669464111, tl.float32)
     t125 = c80 * t124

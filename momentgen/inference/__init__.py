@@ -16,15 +16,87 @@ line.  Names load on first use, so that scikit-learn is imported for the estimat
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from momentgen.inference.adf import DensityFilter
+    from momentgen.inference.bayesian_network import BayesianNetwork, randomise
+    from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
+    from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
+    from momentgen.inference.estimators.adf import EBPClassifier, EBPRegressor, PBPClassifier, PBPRegressor
+    from momentgen.inference.estimators.bowtie import BowTieRegressor
+    from momentgen.inference.estimators.variational import (
+        CorrelatedClassifier,
+        CorrelatedRegressor,
+        VBPClassifier,
+        VBPRegressor,
+    )
+    from momentgen.inference.gamma import Gamma
+    from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
+    from momentgen.inference.lower_bound import elbo
+    from momentgen.inference.polya_gamma_sampler import polya_gamma
+    from momentgen.inference.posterior import MeanField, Posterior
+    from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
+    from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
+    from momentgen.inference.training import Trainer
+    from momentgen.inference.tridiagonal import Tridiagonal
+
+__all__ = [
+    "BayesianNetwork",
+    "Bernoulli",
+    "BowTieModel",
+    "BowTieRegressor",
+    "Categorical",
+    "Chains",
+    "ConjugatePrior",
+    "CorrelatedClassifier",
+    "CorrelatedRegressor",
+    "DensityFilter",
+    "EBPClassifier",
+    "EBPRegressor",
+    "Gamma",
+    "Gaussian",
+    "Horseshoe",
+    "Likelihood",
+    "LogUniform",
+    "MeanField",
+    "Normal",
+    "NormalMixture",
+    "PBPClassifier",
+    "PBPRegressor",
+    "Posterior",
+    "Prediction",
+    "Prior",
+    "Probit",
+    "Sparsity",
+    "Trainer",
+    "Tridiagonal",
+    "VBPClassifier",
+    "VBPRegressor",
+    "credible_prediction",
+    "elbo",
+    "histogram_threshold",
+    "log_alpha",
+    "polya_gamma",
+    "prune",
+    "randomise",
+    "sampled_outputs",
+]
 
 #: public name -> the module of this package that defines it
-_HOMES: dict[str, str] = {
+_HOMES = {
     "BayesianNetwork": "bayesian_network",
     "Bernoulli": "likelihood",
+    "BowTieModel": "bowtie",
+    "BowTieRegressor": "estimators.bowtie",
     "Categorical": "likelihood",
+    "Chains": "bowtie",
+    "ConjugatePrior": "bowtie",
     "CorrelatedClassifier": "estimators.variational",
     "CorrelatedRegressor": "estimators.variational",
+    "DensityFilter": "adf",
+    "EBPClassifier": "estimators.adf",
+    "EBPRegressor": "estimators.adf",
     "Gamma": "gamma",
     "Gaussian": "likelihood",
     "Horseshoe": "prior",
@@ -33,6 +105,8 @@ _HOMES: dict[str, str] = {
     "MeanField": "posterior",
     "Normal": "prior",
     "NormalMixture": "prior",
+    "PBPClassifier": "estimators.adf",
+    "PBPRegressor": "estimators.adf",
     "Posterior": "posterior",
     "Prediction": "credible",
     "Prior": "prior",
@@ -52,8 +126,6 @@ _HOMES: dict[str, str] = {
     "sampled_outputs": "credible",
 }
 
-__all__ = sorted(_HOMES)
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
@@ -62,4 +134,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})
