@@ -75,6 +75,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu_ops.py
 	$(BIN)/python benchmarks/layer_share.py
 	$(BIN)/python benchmarks/instructions.py
+	$(BIN)/python benchmarks/polya_gamma.py
 
 clean:
 	rm -rf $(VENV) build dist demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -94,10 +94,13 @@ class BayesianNetwork(torch.nn.Module):
         places: list[tuple[str, str, str]] = []
         keys = {id(posterior.mean): name.replace(".", "/") for name, posterior in posteriors.items()}
         for path, module in converted.named_modules():
-            names = [name for name, value in module._parameters.items() if id(value) in keys]
-            places.extend((keys[id(module._parameters[name])], path, name) for name in names)
+            own = module._parameters
+            names = [name for name, value in own.items() if id(value) in keys]
+            places.extend((keys[id(own[name])], path, name) for name in names)
             # dictionaries are shared with the plain network, which keeps its own
             module.__dict__["_parameters"] = {k: v for k, v in module._parameters.items() if k not in names}
+            for name in names:
+                module.__dict__[name] = _Random(keys[id(own[name])])
         self.network = converted
         self.posteriors: Any = torch.nn.ModuleDict({keys[id(one.mean)]: one for one in posteriors.values()})
         self._places = places
@@ -154,6 +157,23 @@ class BayesianNetwork(torch.nn.Module):
         for value in self.parameters():
             groups.setdefault(factors.get(id(value), 1.0), []).append(value)
         return [{"params": values, "lr": lr * factor} for factor, values in groups.items()]
+
+
+class _Random:
+    """Stands in a parameter's place while the network does not run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<random parameter {self.name}>"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        raise InputError(
+            f"{getattr(func, '__name__', func)}: a parameter is random, and has a value only while the Bayesian "
+            "network runs; call that network, not a part of it"
+        )
 
 
 def _lifted(posterior: Posterior, method: str) -> Any:

@@ -122,7 +122,7 @@ def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module
     """Set the variant (``exact``, ``tight``, ``fitted``, ...) of every activation in ``module`` that has it.
 
     Args:
-        module: layers over moments, or a converted network, whose activations are modules of torch.nn.
+        module: layers over moments, or a converted or Bayesian network whose activations are modules of torch.nn.
         variant: of the generated ops; None for their default.
 
     Returns:
@@ -131,12 +131,14 @@ def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module
     Raises:
         InputError: if no activation in it has the variant.
     """
-    for part in module.modules():
-        if isinstance(module, Border) and (own := LAYERS.get(type(part).__name__)) and type(part) is own.__mro__[2]:
+    converted = [network for network in module.modules() if isinstance(network, Border)]
+    for part in {part for network in converted for part in network.modules()}:
+        own = LAYERS.get(type(part).__name__)
+        if own is not None and type(part) is getattr(torch.nn, own.__name__, None):
             part.__class__ = own  # a converted network's modules are its own
     layers = [part for part in module.modules() if isinstance(part, ActivationLayer)]
     having = [part for part in layers if variant is None or variant in part.op().variants]
-    if layers and not having:
+    if not having and variant is not None:
         raise InputError(f"set_variant: no activation of {type(module).__name__} has a variant {variant!r}")
     for part in having:
         part.variant = variant

@@ -85,7 +85,7 @@ def sampled_bound(bayes: Any, likelihood: Any, x: Tensor, y: Tensor, activation:
 def test_bound_of_the_identity_delta_recursion_is_its_expectation_with_gates_of_the_means() -> None:
     net = small(2, 4, 1, seed=3)
     bayes = randomise(net, MeanField(std=0.4))
-    set_variant(bayes.network, "identity_delta")
+    set_variant(bayes, "identity_delta")
     likelihood, n = Gaussian(var=0.3), 4
     torch.manual_seed(4)
     x, y = torch.randn(n, 2, dtype=torch.float64), torch.randn(n, 1, dtype=torch.float64)
@@ -235,6 +235,13 @@ def test_threads_with_different_methods_do_not_disturb_each_other() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(120)))
+
+
+def test_it_can_be_printed_and_its_parts_do_not_run_without_parameters() -> None:
+    bayes = randomise(small(3, 8, 2), MeanField(std=0.3))
+    assert "in_features=3, out_features=8, bias=True" in repr(bayes)
+    with pytest.raises(InputError, match="linear: a parameter is random"):
+        bayes.network[0](torch.ones(1, 3))
 
 
 def test_it_compiles_in_full() -> None:

@@ -259,3 +259,17 @@ def test_parameters_of_activations_are_converted_as_modules_and_as_functions():
         assert ((found.mean[0] - samples.mean(0)).abs() < 5 * error + 1e-6).all(), module
         spread = ((samples - samples.mean(0)) ** 2).std(0) / 200_000**0.5
         assert ((found.var[0] - samples.var(0)).abs() < 5 * spread + 1e-6).all(), module
+
+
+def test_a_variant_reaches_the_activations_of_a_converted_network() -> None:
+    plain = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU())
+    network = momentgen.convert(plain, "ap2")
+    x = momentgen.noisy(torch.randn(4, 3), std=0.5)
+    before = network(x)
+    momentgen.nn.set_variant(network, "identity_delta")
+    hidden = momentgen.convert(plain[0], "ap2")(x)
+    assert torch.equal(network(x).mean, hidden.mean.clamp_min(0))
+    assert torch.equal(network(x).var, torch.where(hidden.mean > 0, hidden.var, 0))
+    momentgen.nn.set_variant(network, None)
+    assert torch.equal(network(x).var, before.var)
+    assert type(plain[1]) is torch.nn.ReLU
