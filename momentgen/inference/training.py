@@ -7,8 +7,11 @@ loop of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -19,7 +22,15 @@ from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.lower_bound import elbo
 from momentgen.laws.border import Method, method
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "seeded"]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Within the context torch's random numbers follow from the seed; outside they go on as if it had not been."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 class Trainer:
@@ -58,7 +69,7 @@ class Trainer:
         own = [{"params": list(likelihood.parameters()), "lr": lr}] if list(likelihood.parameters()) else []
         self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own], fused=True)
         self.history: list[float] = []
-        self._random_state = torch.Generator().manual_seed(seed).get_state()
+        self._seed = seed
 
     def run(self, x: Tensor, y: Tensor, epochs: int, *, progress: bool = False) -> None:
         """Train for so many epochs more.
@@ -77,14 +88,14 @@ class Trainer:
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
         self.network.train()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        devices = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), Progress(*columns, disable=not progress) as bar:
-            torch.set_rng_state(self._random_state)
+        with Progress(*columns, disable=not progress) as bar:
             task = bar.add_task("training", total=epochs)
             for _ in range(epochs):
-                self.history.append(self._epoch(x, y))
+                # A seed for each epoch: what goes on later draws the same numbers, on any device.
+                seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
+                with seeded(int(seed[0]), x.device):
+                    self.history.append(self._epoch(x, y))
                 bar.update(task, advance=1, description=f"bound {self.history[-1]:.4g} per example")
-            self._random_state = torch.get_rng_state()
         self.network.eval()
 
     def _epoch(self, x: Tensor, y: Tensor) -> float:
@@ -118,7 +129,7 @@ class Trainer:
             "likelihood": self.likelihood.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "history": list(self.history),
-            "random_state": self._random_state,
+            "seed": self._seed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,4 +138,4 @@ class Trainer:
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = list(state["history"])
-        self._random_state = state["random_state"]
+        self._seed = state["seed"]

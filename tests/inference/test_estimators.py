@@ -17,10 +17,10 @@ from momentgen.errors import InputError
 from momentgen.inference import CorrelatedClassifier, CorrelatedRegressor, VBPClassifier, VBPRegressor
 
 QUICK: list[Any] = [
-    VBPRegressor(hidden=(16,), epochs=60, lr=0.02, propagation="ap2", random_state=0),
-    VBPClassifier(hidden=(16,), epochs=20, lr=0.02, propagation="ap2", random_state=0),
-    CorrelatedRegressor(hidden=(16,), epochs=60, lr=0.02, samples=10, random_state=0),
-    CorrelatedClassifier(hidden=(16,), epochs=20, lr=0.02, samples=10, random_state=0),
+    VBPRegressor(hidden=(16,), epochs=25, lr=0.04, propagation="ap2", random_state=0),
+    VBPClassifier(hidden=(16,), epochs=12, lr=0.04, propagation="ap2", random_state=0),
+    CorrelatedRegressor(hidden=(16,), epochs=25, lr=0.04, samples=5, random_state=0),
+    CorrelatedClassifier(hidden=(16,), epochs=12, lr=0.04, samples=5, random_state=0),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)
 

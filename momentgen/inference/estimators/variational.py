@@ -12,7 +12,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
@@ -21,7 +21,7 @@ from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, Ba
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.inference.prior import Normal
-from momentgen.inference.training import Trainer
+from momentgen.inference.training import Trainer, seeded
 from momentgen.inference.tridiagonal import Tridiagonal
 from momentgen.laws.border import Method, method
 from momentgen.runtime import Moments
@@ -40,7 +40,8 @@ class _Variational(Bayesian):
     batch_size: int
     lr: float
     prior_std: float
-    verbose: bool
+    progress: bool
+    device: str
 
     def _family(self) -> Posterior:
         raise NotImplementedError
@@ -61,14 +62,16 @@ class _Variational(Bayesian):
         """Targets as the likelihood takes them."""
         raise NotImplementedError
 
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return super()._tensor(array).to(self.device)
+
     def _start(self, x: Tensor, y: Tensor) -> None:
         seed = self._seed()
         likelihood, outputs = self._likelihood(y)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = relu_network((x.shape[1], *self.hidden, outputs)).to(x.dtype)
+        with seeded(seed, x.device):
+            network = relu_network((x.shape[1], *self.hidden, outputs)).to(x)
         self.network_: BayesianNetwork = randomise(network, self._family(), prior=Normal(std=self.prior_std))
-        self.likelihood_ = likelihood
+        self.likelihood_ = likelihood.to(x.device)
         self.trainer_ = Trainer(
             self.network_,
             likelihood,
@@ -80,7 +83,7 @@ class _Variational(Bayesian):
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         epochs = self.epochs if passes is None else passes
-        self.trainer_.run(x, self._observed(y), epochs, progress=self.verbose)
+        self.trainer_.run(x, self._observed(y.to(x.device)), epochs, progress=self.progress)
         self.n_iter_ = len(self.trainer_.history)
 
     def _predicted(self, x: Tensor) -> list[Any]:
@@ -136,8 +139,9 @@ class _VBP(_Variational):
         prior_std: float = 1.0,
         initial_std: float = 0.05,
         propagation: Literal["correlated", "adjoint", "ap2"] = "correlated",
+        device: str = "cpu",
+        progress: bool = False,
         random_state: Any = None,
-        verbose: bool = False,
     ) -> None:
         self.hidden = hidden
         self.epochs = epochs
@@ -147,7 +151,8 @@ class _VBP(_Variational):
         self.initial_std = initial_std
         self.propagation = propagation
         self.random_state = random_state
-        self.verbose = verbose
+        self.device = device
+        self.progress = progress
 
     def _family(self) -> Posterior:
         return MeanField(std=self.initial_std)
@@ -174,8 +179,9 @@ class _Correlated(_Variational):
         initial_rho: float = 0.01,
         rho_rate: float = 10.0,
         samples: int = 100,
+        device: str = "cpu",
+        progress: bool = False,
         random_state: Any = None,
-        verbose: bool = False,
     ) -> None:
         self.hidden = hidden
         self.epochs = epochs
@@ -187,7 +193,8 @@ class _Correlated(_Variational):
         self.rho_rate = rho_rate
         self.samples = samples
         self.random_state = random_state
-        self.verbose = verbose
+        self.device = device
+        self.progress = progress
 
     def _family(self) -> Posterior:
         return Tridiagonal(tau=self.initial_tau, rho=self.initial_rho, rate=self.rho_rate)
@@ -201,8 +208,7 @@ class _Correlated(_Variational):
 
     def _outputs(self, x: Tensor) -> Any:
         # The same draws for every row and every call.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._draws_from)
+        with seeded(self._draws_from, x.device):
             return sampled_outputs(self.network_, x, self.samples)
 
 
@@ -219,7 +225,8 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
         propagation: how moments propagate in predictions: ``correlated``, ``adjoint`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
         random_state: seed of the initial means and of the order of the data.
-        verbose: show progress.
+        device: where tensors are: ``cpu`` or ``cuda``.
+        progress: show a bar while training.
 
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 60)[:, None]
@@ -255,7 +262,8 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
         rho_rate: factor on the learning rate of ρ's parameter: the paper's κ.
         samples: draws of the parameters that predictions average.
         random_state: seed of the initial means, the order of the data, and all draws.
-        verbose: show progress.
+        device: where tensors are: ``cpu`` or ``cuda``.
+        progress: show a bar while training.
     """
 
     def _predictive(self, x: Tensor) -> Moments:
