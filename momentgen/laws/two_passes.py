@@ -226,7 +226,8 @@ def _correlated_parts(leaf: Any) -> _Parts | None:
     if not isinstance(leaf, Correlated):
         return None
     tangents, explained = leaf._joint.tangents, leaf._joint.explained
-    usable = explained > 0
+    # Directions that explain less than rounding say nothing of the covariance, and would be scaled up beyond range.
+    usable = explained > torch.finfo(explained.dtype).eps * leaf._var
     scale = square_root(torch.where(usable, leaf._var / torch.where(usable, explained, 1), 0))
     return leaf._mean, leaf._var, (tangents * scale).reshape(len(tangents), -1)
 

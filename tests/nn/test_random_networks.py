@@ -118,7 +118,8 @@ def check(data: st.DataObject) -> None:
     net, channels = data.draw(networks())
     x = data.draw(inputs(channels))
     leaves = [part.clone().requires_grad_() for part in (x if isinstance(x, Moments) else [x])]
-    out = net(Moments(*leaves) if isinstance(x, Moments) else leaves[0])
+    with momentgen.method("ap2"):
+        out = net(Moments(*leaves) if isinstance(x, Moments) else leaves[0])
     assert torch.isfinite(out.mean).all(), net
     assert torch.isfinite(out.var).all(), net
     assert (out.var >= 0).all(), net

@@ -171,6 +171,8 @@ def test_gradients_are_the_slopes_of_the_float64_form(name: str, variant: str, d
             slope = ((high - low) / (2e-4 * size)).numpy()
             scale = np.maximum(np.abs(high.numpy()) / size.numpy(), np.abs(slope))
             gap = np.abs(got[f"d{output}_{suffix}"] - slope)
+            if variant == "identity_delta":  # a step at 0, across which a difference is no slope
+                gap = np.where(np.abs(mean) > 1e-3 * np.sqrt(var), gap, 0)
             assert (gap <= 2e-5 * scale + 1e-6).all(), (output, suffix)
 
 

@@ -100,7 +100,7 @@ def test_the_fitted_variance_is_compared_by_its_own_formula() -> None:
 
 def test_the_comparison_finds_the_worst_point_and_rounding_alone_in_exact_variants() -> None:
     found = {c.variant: c for c in compare(subject("relu"))}
-    assert set(found) == {"exact", "tight", "fitted", "logistic_input"}
+    assert set(found) == {"exact", "tight", "fitted", "identity_delta", "logistic_input"}
     assert max(found["exact"].kl, found["tight"].kl) < 1e-12
     mean, sigma = found["fitted"].kl_at
     at = compare_curves(subject("relu"), np.array([mean]), np.array([sigma]))["fitted"]

@@ -16,6 +16,8 @@ __all__ = ["shrunk"]
 
 #: a factor never leaves this range; beyond, numerator or denominator is rounding
 _LIMIT = 30.0
+#: ratios beyond are those of rounding
+_SOUND = 1e8
 
 
 def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
@@ -63,4 +65,9 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     usable = denominator > torch.finfo(denominator.dtype).tiny
-    return torch.where(usable, numerator / torch.where(usable, denominator, 1), 1)
+    # Where the numerator is the samples' rounding a derivative would be beyond range: there the ratio is a constant.
+    sound = usable & (numerator < _SOUND * denominator)
+    constant = (numerator / torch.where(usable, denominator, 1)).detach()
+    return torch.where(
+        sound, numerator / torch.where(sound, denominator, 1), torch.where(usable, constant, torch.ones_like(constant))
+    )
