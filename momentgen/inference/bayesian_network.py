@@ -98,7 +98,7 @@ class BayesianNetwork(torch.nn.Module):
             names = [name for name, value in own.items() if id(value) in keys]
             places.extend((keys[id(own[name])], path, name) for name in names)
             # dictionaries are shared with the plain network, which keeps its own
-            module.__dict__["_parameters"] = {k: v for k, v in module._parameters.items() if k not in names}
+            module.__dict__["_parameters"] = {k: v for k, v in own.items() if k not in names}
             for name in names:
                 module.__dict__[name] = _Random(keys[id(own[name])])
         self.network = converted
