@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Gamma, Normal
 
 from momentgen.errors import InputError
+from momentgen.inference.bowtie import collapsed
 from momentgen.inference.bowtie import conditionals as c
 from momentgen.inference.bowtie.gibbs import simulate, sweep
 from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint, preactivations
+from momentgen.runtime.toolchain import find_compiler
 
 #: widths of networks with one, two and three hidden layers, one or two targets
 SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]
@@ -126,7 +128,7 @@ def test_collapsed_weights_are_drawn_from_the_joint_without_activations(widths: 
     """p(w) = p(w, a) / p(a | w), for any a: the topmost layer's activations, those below held."""
     model, state, data = case(widths)
     top = model.depth - 1
-    given = c.collapsed_weights_conditional(model, state, data)
+    given = collapsed.collapsed_weights_conditional(model, state, data)
     value = given.draw(torch.Generator().manual_seed(3))
     other = put(state, "weights", top, value.view_as(state.weights[top]))
     ratio = (given.log_prob(value) - given.log_prob(state.weights[top].flatten(1)[:, None])).sum(1)
@@ -160,11 +162,24 @@ def test_collapsed_gates_have_their_posterior_without_activations(widths: tuple[
     many = State(*(tuple(part.expand(draws, *part.shape[1:]) for part in field) for field in one))
     generator = torch.Generator().manual_seed(5)
     for _ in range(12):
-        many = put(many, "gates", top, c.draw_collapsed_gates(model, many, data, generator))
+        many = put(many, "gates", top, collapsed.draw_collapsed_gates(model, many, data, generator))
     places = (many.gates[top] * 2.0 ** torch.arange(units - 1, -1, -1)).sum(-1).long()
     found = torch.nn.functional.one_hot(places, 2**units).double().mean(0)
     error = (shares * (1 - shares) / draws).sqrt()
     assert ((found - shares).abs() / (error + 1e-4)).max() < 4.5
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("widths", SIZES)
+def test_collapsed_gates_in_c_are_those_of_torch(widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, state, data = case(widths)
+    assert collapsed._for_cpu() is not collapsed._with_torch
+    in_c = [collapsed.draw_collapsed_gates(model, state, data, torch.Generator().manual_seed(k)) for k in range(100)]
+    monkeypatch.setattr(collapsed, "_for_cpu", lambda: collapsed._with_torch)
+    for k, gates in enumerate(in_c):
+        expected = collapsed.draw_collapsed_gates(model, state, data, torch.Generator().manual_seed(k))
+        torch.testing.assert_close(gates, expected, rtol=0, atol=0)
+    assert len({tuple(gates.flatten().tolist()) for gates in in_c}) > 1
 
 
 def test_draws_have_the_mean_and_the_covariance_of_their_conditional() -> None:

@@ -2,6 +2,7 @@
 
 * ``model``: sizes and priors, the state of chains, the un-normalised log joint.
 * ``conditionals``: each block given the others.
+* ``collapsed``: gates and weights of the topmost hidden layer with its activations integrated out.
 * ``gibbs``: the sweep, where chains start, draws from the model itself.
 * ``chains``: chains that run, are kept, written to disk and gone on with.
 * ``prediction``: the predictive distribution.

@@ -26,9 +26,9 @@ __all__ = [
     "GatesConditional",
     "NormalConditional",
     "activations_conditional",
-    "collapsed_weights_conditional",
-    "draw_collapsed_gates",
+    "factor",
     "gates_conditional",
+    "gram_of_units",
     "precisions_conditional",
     "weights_conditional",
 ]
@@ -38,7 +38,7 @@ def _plus_one(matrix: Tensor) -> Tensor:
     return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
-def _factor(matrix: Tensor, where: str) -> Tensor:
+def factor(matrix: Tensor, where: str) -> Tensor:
     """Lower Cholesky factor, or an error that says where."""
     root, failed = torch.linalg.cholesky_ex(matrix)
     if bool(failed.any()) or not bool(root.isfinite().all()):
@@ -73,7 +73,7 @@ class NormalConditional:
         scaled = _plus_one(std.mT * information * std)
         scale = scaled.diagonal(dim1=-2, dim2=-1).rsqrt()[..., None, :]
         scaled = scale.mT * scaled * scale
-        root = _factor(scaled, where)
+        root = factor(scaled, where)
         half = torch.linalg.solve_triangular(root, (linear * std * scale).mT, upper=False)
         return cls(centre, std, scale, root, half)
 
@@ -120,7 +120,7 @@ def _message(state: State, data: Data, model: BowTieModel, layer: int, above: Me
     gate, gamma = state.gates[layer + 1], state.gamma[layer + 1] / model.tau**2
     std = precision.rsqrt()[:, None, None, :]
     scaled = std.mT * above.information * std
-    root = _factor(_plus_one(scaled), f"activations of hidden layer {layer + 1}")
+    root = factor(_plus_one(scaled), f"activations of hidden layer {layer + 1}")
     inner = torch.cholesky_solve(scaled, root)
     if above.information.shape[1] == 1:
         k = torch.cholesky_solve((above.linear * std[:, 0]).mT, root[:, 0]).mT / std[:, 0]
@@ -184,7 +184,7 @@ def activations_conditional(model: BowTieModel, state: State, data: Data) -> Act
     return ActivationsConditional(model, state, data, tuple(messages))
 
 
-def _gram(weight: Tensor, state: State, data: Data, layer: int) -> Tensor:
+def gram_of_units(weight: Tensor, state: State, data: Data, layer: int) -> Tensor:
     """Σ_n weight_nd ãã ᵀ for each unit d, ``(chains, units, p, p)``, from weights ``(chains, n, units)``."""
     if layer == 0:
         return (weight.mT @ data.outer).unflatten(-1, (data.x.shape[1], -1))
@@ -201,7 +201,7 @@ def weights_conditional(model: BowTieModel, state: State, data: Data, layer: int
     else:
         gate = state.gates[layer]
         on = precision[:, None] * gate
-        gram = _gram(state.gamma[layer] / model.tau**2 + on, state, data, layer)
+        gram = gram_of_units(state.gamma[layer] / model.tau**2 + on, state, data, layer)
         linear = ((gate - 0.5) / model.tau + on * state.activations[layer]).mT @ below
     mean, std = model.weight_prior(layer, data.y.device)
     centre = mean[:, None].expand(len(precision), -1, -1, -1)
@@ -254,59 +254,3 @@ def gates_conditional(model: BowTieModel, state: State, data: Data, layer: int) 
     u = preactivations(state, data, layer)
     on = state.precisions[layer][:, None] * u
     return GatesConditional(u / model.tau + on * (state.activations[layer] - 0.5 * u))
-
-
-def _targets_without_activations(model: BowTieModel, state: State, data: Data) -> tuple[Tensor, Tensor]:
-    """Of y ~ N(W(z·u) + b, Σ + WΣ_LWᵀ), topmost activations integrated out: W and y − b with unit covariance."""
-    weights = state.weights[-1]
-    matrix = weights[:, :, :-1]
-    cov = torch.diag_embed(state.precisions[-1].reciprocal()) + matrix / state.precisions[-2][:, None] @ matrix.mT
-    root = _factor(cov, "targets without activations")
-    residual = torch.linalg.solve_triangular(root, (data.y - weights[:, None, :, -1]).mT, upper=False)
-    return torch.linalg.solve_triangular(root, matrix, upper=False), residual
-
-
-def draw_collapsed_gates(model: BowTieModel, state: State, data: Data, generator: Generator | None) -> Tensor:
-    """Gates of the topmost hidden layer, one unit after the other, with that layer's activations integrated out.
-
-    Given the activations a gate hardly ever flips where the noise is small; without them it does wherever unit and
-    targets allow it.  The activations must be drawn anew next.
-    """
-    matrix, residual = _targets_without_activations(model, state, data)  # (chains, outputs, units), (..., outputs, n)
-    layer = model.depth - 1
-    u = preactivations(state, data, layer).permute(2, 0, 1).contiguous()
-    before = state.gates[layer].permute(2, 0, 1).contiguous()
-    uniform = torch.empty_like(u).uniform_(generator=generator)
-    columns = matrix.permute(2, 0, 1)[..., None]  # (units, chains, outputs, 1)
-    # The logit, less the threshold of the draw, but for u·wᵀ(residual with this unit as it was).
-    known = u / model.tau + columns.square().sum(-2) * (before - 0.5) * u.square() - uniform.logit()
-    residual = residual - matrix @ (before * u).transpose(0, 1)
-    after = []
-    for part, was, value, column in zip(known, before, u, columns, strict=True):
-        gate = (torch.addcmul(part, value, (column * residual).sum(1)) > 0).to(u.dtype)
-        residual = torch.addcmul(residual, column, ((gate - was) * value)[:, None], value=-1)
-        after.append(gate)
-    return torch.stack(after, -1)
-
-
-def collapsed_weights_conditional(model: BowTieModel, state: State, data: Data) -> NormalConditional:
-    """All rows of the topmost hidden layer's weights at once, that layer's activations integrated out.
-
-    Vectors ``(chains, 1, units·(inputs + 1))``.  The activations must be drawn anew next.
-    """
-    layer = model.depth - 1
-    matrix, residual = _targets_without_activations(model, state, data)
-    below = inputs(state, data, layer).expand(len(matrix), -1, -1)
-    gate = state.gates[layer]
-    units, size = gate.shape[-1], below.shape[-1]
-    # y − b = Φw + noise; a row of Φ for each target and row of data.
-    design = ((gate[:, None] * matrix[:, :, None])[..., None] * below[:, None, :, None]).flatten(3).flatten(1, 2)
-    information = design.mT @ design
-    blocks = information.view(-1, units, size, units, size).diagonal(dim1=1, dim2=3)
-    blocks += _gram(state.gamma[layer] / model.tau**2, state, data, layer).permute(0, 2, 3, 1)
-    linear = (((gate - 0.5) / model.tau).mT @ below).flatten(1) + (residual.flatten(1)[:, None] @ design)[:, 0]
-    mean, std = (part.reshape(1, -1) for part in model.weight_prior(layer, data.y.device))
-    centre = mean.expand(len(matrix), 1, -1)
-    return NormalConditional.of(
-        centre, std, information, linear[:, None] - centre @ information, f"weights of layer {layer}"
-    )

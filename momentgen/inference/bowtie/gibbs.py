@@ -15,10 +15,9 @@ import torch
 from torch import Generator, Tensor
 
 from momentgen.errors import InputError
+from momentgen.inference.bowtie.collapsed import collapsed_weights_conditional, draw_collapsed_gates
 from momentgen.inference.bowtie.conditionals import (
     activations_conditional,
-    collapsed_weights_conditional,
-    draw_collapsed_gates,
     gates_conditional,
     precisions_conditional,
     weights_conditional,
