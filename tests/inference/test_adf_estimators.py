@@ -248,3 +248,13 @@ def test_a_row_is_predicted_alike_whatever_is_beside_it() -> None:
     x, y = load_iris(return_X_y=True)
     model = small(PBPClassifier).fit(x, y)
     np.testing.assert_allclose(model.predict_proba(x)[70:71], model.predict_proba(x[70:71]), rtol=1e-12)
+
+
+def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
+    """Expectation backpropagation through three hidden layers; through one it fits the same data."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(250, 6))
+    y = np.exp(x[:, 0]) + x[:, 1] * x[:, 2]
+    with pytest.raises(FloatingPointError, match=r"EBPRegressor.*diverged.*3 hidden layers"):
+        EBPRegressor(hidden=(50,) * 3, random_state=0).fit(x, y)
+    assert EBPRegressor(hidden=(50,), random_state=0).fit(x, y).score(x, y) > 0.5

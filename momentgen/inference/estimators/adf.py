@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
+from torch.distributions import Normal
 
 from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
@@ -63,7 +64,12 @@ class _Filtering:
         )
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        self.filter_.fit(x[None], y[None], self.passes if passes is None else passes, self.progress)
+        log_z = self.filter_.fit(x[None], y[None], self.passes if passes is None else passes, self.progress)
+        if passes is None:
+            self._check_fit(log_z[:, -1], y)
+
+    def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
+        """Refuse a fit whose last pass has these mean log Z, ``(members,)``."""
 
     @property
     def skipped_(self) -> dict[str, int]:
@@ -99,6 +105,16 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         super()._train(x, y.reshape(len(y), -1), passes)
+
+    def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
+        # Per datum, less what a standard normal distribution has, which knows no features.
+        least = Normal(0.0, 1.0).log_prob(y.double()).sum(1).mean().item() - y.shape[1]
+        if bool((log_z < least).any()):
+            raise FloatingPointError(
+                f"{type(self).__name__}: expected a log Z of at least {least:.4g} per datum in the last of {self.passes} "
+                f"passes, one less per target than a standard normal distribution has, got {log_z.min().item():.4g}: "
+                f"the filter has diverged; fewer than {len(self.hidden)} hidden layers, or PBP in place of EBP, may help"
+            )
 
     def _predictive(self, x: Tensor) -> Moments:
         mean, var = self.filter_.output(x[None])
@@ -186,6 +202,8 @@ class PBPRegressor(_FilterRegressor):
 
     Raises:
         InputError: in ``fit``, for arguments other than these.
+        FloatingPointError: in ``fit``, where the filter has diverged: its last pass predicts the data worse, by one nat
+            per target, than a standard normal distribution does.
 
     >>> import numpy as np
     >>> x = np.linspace(-2, 2, 100)[:, None]
@@ -200,6 +218,8 @@ class PBPRegressor(_FilterRegressor):
 
 class EBPRegressor(_FilterRegressor):
     """Regression by expectation backpropagation with ReLU (Soudry, Hubara & Meir 2014; Ghosh et al. 2016).
+
+    For networks of one or two hidden layers: deeper ones diverge, which is an error, or learn nothing.
 
     Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
