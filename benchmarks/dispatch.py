@@ -62,17 +62,17 @@ def large() -> dict[str, Callable[[], Any]]:
 
 
 def microseconds(runs: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
-    """Medians over rounds in which all take turns."""
+    """Processor time of one thread, medians over rounds in which all take turns."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     with torch.no_grad():
         for run in runs.values():
             run()
         for _ in range(rounds):
             for name, run in runs.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 for _ in range(repeats):
                     run()
-                found[name].append((time.perf_counter() - start) / repeats * 1e6)
+                found[name].append((time.process_time() - start) / repeats * 1e6)
     return {name: statistics.median(values) for name, values in found.items()}
 
 

@@ -30,7 +30,7 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point, point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.runtime import Moments
-from momentgen.runtime.inputs import DTYPES, autocast_in_force, has_elements, kind
+from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
 
 __all__ = [
     "METHODS",
@@ -217,6 +217,25 @@ def check(where: object, value: Moments) -> Moments:
         InputError: otherwise.  Negative numbers are looked for in eager mode only: compiled code and ``torch.func``
             transforms have no values to look at.
     """
+    if not alike(value):
+        _check_pair(where, value)
+    mean, var = value
+    if var.numel() and readable(var):
+        # Numbers that an expanded tensor repeats are looked at once.
+        once = var.detach() if var.requires_grad else var
+        if 0 in var.stride():
+            once = once[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
+        least = once.min().item()
+        if least < 0:
+            raise InputError(
+                f"{_name(where)}: a variance must not be negative, got {least:g} as the least of shape "
+                f"{tuple(var.shape)}"
+            )
+    return value
+
+
+def _check_pair(where: object, value: Moments) -> None:
+    """Raise for what :func:`check` says but the numbers; mean and variance of several dtypes pass under autocast."""
     mean, var = value
     if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
         raise InputError(
@@ -235,18 +254,6 @@ def check(where: object, value: Moments) -> Moments:
         raise InputError(
             f"{_name(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and {var.dtype}"
         )
-    if var.numel() and readable(var):
-        # Numbers that an expanded tensor repeats are looked at once.
-        once = var.detach()
-        if 0 in var.stride():
-            once = once[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
-        least = once.amin().item()
-        if least < 0:
-            raise InputError(
-                f"{_name(where)}: a variance must not be negative, got {least:g} as the least of shape "
-                f"{tuple(var.shape)}"
-            )
-    return value
 
 
 def as_moments(where: object, value: object) -> Moments:
@@ -447,7 +454,7 @@ class Border:
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""
-        if inside() or laws_in(args) or laws_in(kwargs.values()):
+        if inside() or laws_in(args) or (kwargs and laws_in(kwargs.values())):
             return inner(*args, **kwargs)
         return run(self, inner, self.propagation or self.DEFAULT, args, kwargs)
 

@@ -146,7 +146,7 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if mean.dim() == 0 or mean.shape[-1] != weight.shape[-1]:
         affine.check("linear", mean, {"weight": weight})
     out = F.linear(mean, *args[1:])
-    if torch.is_autocast_enabled(mean.device.type):
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(mean.device.type):
         return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
     return diagonal(out, affine.square_linear(var, weight))
 

@@ -458,11 +458,11 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     overwrites = entry.overwrites
     if entry.flag is not None:
         args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
-    if "out" in kwargs:
-        if kwargs["out"] is not None:
-            raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
-        kwargs = {name: value for name, value in kwargs.items() if name != "out"}
     if kwargs:
+        if "out" in kwargs:
+            if kwargs["out"] is not None:
+                raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
+            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if not args and "input" in kwargs and entry.name != "where":
             args = (kwargs["input"],)
             kwargs = {name: value for name, value in kwargs.items() if name != "input"}
@@ -493,7 +493,7 @@ def _without_flag(
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
     """Arguments without ``inplace=True``, and whether it was there."""
     if "inplace" in kwargs:
-        rest = {name: value for name, value in kwargs.items() if name != "inplace"}
+        rest = {} if len(kwargs) == 1 else {name: value for name, value in kwargs.items() if name != "inplace"}
         return args, rest, bool(kwargs["inplace"])
     if len(args) > place:
         return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])

@@ -19,23 +19,22 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 def alike(inputs: Sequence[Any]) -> bool:
     """Whether the inputs are tensors as kernels take them, of one shape, dtype and device."""
-    first = inputs[0]
+    shape = dtype = device = None
     for tensor in inputs:
-        if (
-            not isinstance(tensor, Tensor)
-            or not has_elements(tensor)
-            or tensor.shape != first.shape
-            or tensor.dtype is not first.dtype
-            or tensor.device != first.device
-            or tensor.layout is not torch.strided
-        ):
+        if not isinstance(tensor, Tensor) or not has_elements(tensor) or tensor.layout is not torch.strided:
             return False
-    return first.dtype in DTYPES
+        if shape is None:
+            shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
+            if dtype not in DTYPES:
+                return False
+        elif tensor.shape != shape or tensor.dtype is not dtype or tensor.device != device:
+            return False
+    return True
 
 
 def has_elements(tensor: Tensor) -> bool:
     """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
-    return not (tensor.is_nested or isinstance(tensor, UninitializedTensorMixin))
+    return not tensor.is_nested and (type(tensor) is Tensor or not isinstance(tensor, UninitializedTensorMixin))
 
 
 def kind(tensor: Tensor) -> str:

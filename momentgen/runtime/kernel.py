@@ -179,7 +179,8 @@ class Kernel:
         double = dtype is torch.float64
         native = self.native(double)
         function = native.forward if which == "forward" else native.backward
-        if dtype is not torch.float32 and not double:
+        rounded = dtype is not torch.float32 and not double
+        if rounded:
             tensors = [tensor.float() for tensor in tensors]
         tensors = in_one_layout(tensors)
         first = tensors[0]
@@ -189,7 +190,7 @@ class Kernel:
         block = parameter_block(scalars, double) if scalars else None
         if n := first.numel():
             function(n, *[t.data_ptr() for t in tensors], block, *[t.data_ptr() for t in outputs])
-        return tuple([output.to(dtype) for output in outputs])
+        return tuple([output.to(dtype) for output in outputs] if rounded else outputs)
 
     def run_triton(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute by the Triton kernels: GPU tensors of at most 32 bits (CPU tensors under TRITON_INTERPRET=1).
