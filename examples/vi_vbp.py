@@ -60,7 +60,7 @@ from momentgen.inference import (
     sampled_outputs,
 )
 
-PAPER = {"epochs": 100, "train": 60_000}
+PAPER = {"epochs": 100, "train": 60_000, "warm_up": 0}
 BATCH = 100
 RATE = 1e-3
 #: of the weights at the start: log variance -9, as in the paper's code; its normal prior has precision 10
@@ -151,11 +151,13 @@ def train(
 
     parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
     training = Training(path, parts, {**options, "way": key}, options["seed"], console)
+    rising = options["warm_up"] * max(1, size // BATCH)  # steps
     for x, y in training.batches(images, BATCH, steps, f"{name}, {key}"):
         if way.prior is None:
             loss = nn.functional.cross_entropy(network(x), y)
         else:
-            loss = -elbo(network, likelihood, x, y, size=size, samples=way.samples)
+            weight = min(1.0, training.step / rising) if rising else 1.0
+            loss = -elbo(network, likelihood, x, y, size=size, kl_weight=weight, samples=way.samples)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -261,6 +263,9 @@ def main(
     network: Annotated[str, typer.Option(help="mlp-UNITS, conv (28 × 28) or conv-32")] = "mlp-400",
     epochs: Annotated[int, typer.Option()] = PAPER["epochs"],
     train: Annotated[int, typer.Option(help="training images, from the set's start")] = PAPER["train"],
+    warm_up: Annotated[
+        int, typer.Option(help="epochs in which the divergence's weight rises from 0 to 1; the paper has none")
+    ] = PAPER["warm_up"],
     expectation: Annotated[str, typer.Option(help="of log likelihoods: bound, quadrature, mean_predictor")] = "bound",
     only: Annotated[str, typer.Option(help="ways whose name contains this")] = "",
     seed: Annotated[int, typer.Option()] = 0,
@@ -272,7 +277,8 @@ def main(
     console = wide_console()
     found = colour_images(data, console) if network == "conv-32" else mnist(data, console)
     images = to_device(first(found, train), device)
-    options = {"epochs": epochs, "train": len(images.x_train), "expectation": expectation, "seed": seed}
+    options = {"epochs": epochs, "train": len(images.x_train), "warm_up": warm_up}
+    options |= {"expectation": expectation, "seed": seed}
     of_all = {**PAPER, "train": min(len(found.x_train), PAPER["train"])}
     settings = {"network": network, "data": found.source, **options, "scaled": scaled(of_all, options)}
     out = out or Path(__file__).parent / "results" / f"vi_vbp_{network}.json"

@@ -219,7 +219,7 @@ def check(where: object, value: Moments) -> Moments:
     """
     if not alike(value):
         _check_pair(where, value)
-    mean, var = value
+    var = value.var
     if var.numel() and readable(var):
         # Numbers that an expanded tensor repeats are looked at once.
         once = var.detach() if var.requires_grad else var

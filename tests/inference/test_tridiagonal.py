@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -13,7 +14,10 @@ from numpy.typing import NDArray
 
 from momentgen.errors import InputError
 from momentgen.inference import Normal, Tridiagonal
-from momentgen.inference.tridiagonal import _LARGEST_GAMMA, _LEAST_DELTA
+from momentgen.inference.tridiagonal import gradients
+from momentgen.inference.tridiagonal.correlation import LARGEST_GAMMA as _LARGEST_GAMMA
+from momentgen.inference.tridiagonal.correlation import LEAST_DELTA as _LEAST_DELTA
+from momentgen.runtime.toolchain import find_compiler
 
 Array = NDArray[np.float64]
 
@@ -244,3 +248,47 @@ def test_time_is_linear_in_the_number_of_elements() -> None:
         taken.append(time.perf_counter() - start)
     assert taken[1] < 30
     assert taken[1] < 300 * max(taken[0], 1e-3)
+
+
+def posterior_of(count: int, rho: float, dtype: torch.dtype = torch.float64) -> Tridiagonal:
+    """With elements of both signs, of which a few count as 1e-6."""
+    mean = torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=dtype)
+    mean[1::7] *= 1e-7
+    return Tridiagonal(tau=0.3, rho=rho).of(torch.nn.Parameter(mean))
+
+
+def value_and_gradients(function: Callable[[], torch.Tensor], one: Tridiagonal) -> list[torch.Tensor]:
+    value = function()
+    weights = torch.linspace(-1, 2, value.numel(), dtype=value.dtype).view_as(value)
+    return [value.detach(), *torch.autograd.grad((value * weights).sum(), (one.mean, one.delta, one.gamma))]
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("draws", [None, 3])
+@pytest.mark.parametrize("rho", [-0.4999, -0.1, 0.0, 0.4999])
+@pytest.mark.parametrize("count", [1, 2, 40, 3000])
+def test_draws_in_c_and_their_gradients_are_those_of_torch(
+    count: int, rho: float, draws: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = posterior_of(count, rho)
+    assert gradients.native_draws(torch.float64) is not None
+
+    def drawn() -> torch.Tensor:
+        return one.rsample(draws, torch.Generator().manual_seed(1))
+
+    in_c = value_and_gradients(drawn, one)
+    monkeypatch.setattr(gradients, "native_draws", lambda dtype: None)
+    for found, expected in zip(in_c, value_and_gradients(drawn, one), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11 * (1 + float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.7])
+@pytest.mark.parametrize("rho", [-0.4999, 0.0, 0.3])
+@pytest.mark.parametrize("count", [1, 2, 40, 3000])
+def test_divergence_from_one_normal_law_is_that_of_its_sums(count: int, rho: float, centre: float) -> None:
+    """The posterior's own formula against the prior's, of trace and log determinant, which autograd differentiates."""
+    one, prior = posterior_of(count, rho), Normal(centre, var=0.4)
+    own = value_and_gradients(lambda: one.kl(prior), one)
+    for found, expected in zip(own, value_and_gradients(lambda: prior.kl(one), one), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert own[0] > 0
