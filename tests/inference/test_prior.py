@@ -12,6 +12,7 @@ from torch import distributions as D
 from torch.autograd import gradcheck
 
 from momentgen.errors import InputError
+from momentgen.inference.posterior import MeanField
 from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture
 
 
@@ -294,3 +295,19 @@ def test_extreme_parameters_give_finite_divergences(name, dtype):
 def test_bad_input_is_refused(make, text):
     with pytest.raises(InputError, match=text):
         make()
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.7])
+def test_mean_fields_divergence_from_one_normal_law_is_torchs_with_its_gradients(centre: float) -> None:
+    one = MeanField(std=0.3).of(torch.nn.Parameter(torch.linspace(-2, 1, 12, dtype=torch.float64).view(3, 4)))
+    own = one.kl(Normal(centre, var=0.4))
+    expected = D.kl_divergence(
+        D.Normal(one.mean, (0.5 * one.log_var).exp()),
+        D.Normal(torch.tensor(centre, dtype=torch.float64), math.sqrt(0.4)),
+    ).sum()
+    torch.testing.assert_close(own, expected, rtol=1e-12, atol=0)
+    parameters = (one.mean, one.log_var)
+    for found, exact in zip(
+        torch.autograd.grad(2 * own, parameters), torch.autograd.grad(2 * expected, parameters), strict=True
+    ):
+        torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-12)
