@@ -52,11 +52,10 @@ def _larger(a: Parts, b: Parts) -> Parts:
     (m1, v1, s1, e1), (m2, v2, s2, e2) = a, b
     d1, d2 = ((v - laws.squared_length(s)).clamp_min(0) for v, s in ((v1, s1), (v2, s2)))
     r1, r2 = laws.deflated(e1, s1), laws.deflated(e2, s2)
-    square = (r1.square().sum() * r2.square().sum()).sqrt()
-    usable = square > torch.finfo(square.dtype).tiny
-    alike = torch.where(usable, (r1 * r2).sum() / torch.where(usable, square, 1), 0).clamp(-1, 1)
-    covariance = (s1 * s2).sum(0) + alike * square_root(d1 * d2)
-    most = _MOST * square_root(v1 * v2)
+    alike = _cosine(r1, r2)
+    # Roots before products, which may be too small for the dtype.
+    covariance = (s1 * s2).sum(0) + alike * square_root(d1) * square_root(d2)
+    most = _MOST * square_root(v1) * square_root(v2)
     covariance = torch.minimum(torch.maximum(covariance, -most), most)
     op = generated_op("maximum_correlated", "a maximum of correlated values")
     mean, var = op(m1, v1, m2, v2, covariance)
@@ -64,3 +63,10 @@ def _larger(a: Parts, b: Parts) -> Parts:
     tangents = share * s1 + (1 - share) * s2
     deviations = torch.maximum(m1 + e1, m2 + e2) - mean
     return mean, torch.maximum(var, laws.squared_length(tangents)), tangents, deviations
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product of two tensors over their lengths, 0 where one is 0; squares do not underflow."""
+    a, b = (part / scale.where(scale > 0, 1) for part in (a, b) for scale in (part.detach().abs().amax(),))
+    length = square_root(a.square().sum()) * square_root(b.square().sum())
+    return torch.where(length > 0, (a * b).sum() / length.where(length > 0, 1), 0).clamp(-1, 1)

@@ -32,20 +32,6 @@ Outputs = tuple[Tensor, ...]
 
 # Private in torch: where the name is gone, take the general path.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-_PLAIN = (Tensor, torch.nn.Parameter)
-# Wrappers that are of no class of their own: of batched gradients, and of functionalisation.
-_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
-_functional: Callable[[Tensor], bool] = torch._is_functional_tensor
-
-
-def _watched(tensors: Sequence[Tensor]) -> bool:
-    """Whether something records the operators that are called, or stands in the place of tensors."""
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN or _batched(tensor) or _functional(tensor):
-            return True
-    return bool(
-        torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() or torch._C._autograd._profiler_enabled()
-    )
 
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
@@ -75,13 +61,6 @@ def _differentiable(
         for tensor in tensors:
             if tensor.requires_grad:
                 return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
-    return _computed(which, kernel, params, tensors)
-
-
-def _computed(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """By the operator, which tracers, dispatch modes and profilers see; without its detour where there are none."""
-    if not torch.compiler.is_compiling() and not _watched(tensors):
-        return kernel.run(which, tensors, params)
     operator = kernel.forward if which == "forward" else kernel.backward
     return operator(*tensors, params)
 
@@ -93,7 +72,7 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
-        return _computed("forward", kernel, params, tensors)
+        return kernel.forward(*tensors, params)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -107,7 +86,7 @@ class _Backward(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
-        return _computed("backward", kernel, params, tensors)
+        return kernel.backward(*tensors, params)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
