@@ -124,6 +124,7 @@ def check(data: st.DataObject, method: Any) -> None:
         # their domain derivatives of Sin and Cos are NaN.
         undefined = (nn.ELU, nn.CELU, nn.SELU, nn.Sin, nn.Cos)
         assume(not any(isinstance(part, undefined) for part in net.modules()))
+        net.eval()  # batch statistics make examples interact, which it refuses
     leaves = [part.clone().requires_grad_() for part in (x if isinstance(x, Moments) else [x])]
     with momentgen.method(method):
         out = net(Moments(*leaves) if isinstance(x, Moments) else leaves[0])
