@@ -14,7 +14,10 @@ Weights are random, biases are not, as in the paper's code.  The error on the wa
     python examples/vi_vbp.py --data DIR --network mlp-1200
     python examples/vi_vbp.py --data DIR --network conv                   # all-convolutional LeNet5
     python examples/vi_vbp.py --data DIR --network conv-32                # CIFAR-10 or SVHN in DIR, or MNIST
-    python examples/vi_vbp.py --data DIR --epochs 10 --train 20000        # shorter
+    python examples/vi_vbp.py --data DIR --epochs 10 --train 20000 --warm-up 8        # shorter
+
+With fewer data or epochs than the paper's a log-uniform prior prunes all weights from the start; --warm-up lets the
+divergence's weight rise from 0 to 1 over so many epochs.
 
 A run that was interrupted goes on where it stopped, also in the middle of training (--fresh starts anew).  The paper's
 text at hand has lost its numbers: what counts is the comparison within one run.
