@@ -292,3 +292,24 @@ def test_divergence_from_one_normal_law_is_that_of_its_sums(count: int, rho: flo
     for found, expected in zip(own, value_and_gradients(lambda: prior.kl(one), one), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     assert own[0] > 0
+
+
+def test_gradients_that_lie_in_no_memory_of_their_own_are_taken_as_they_are() -> None:
+    """Zero tensors, views that are to be negated, and batches of gradients, which C would misread."""
+    one = posterior_of(40, 0.3)
+    leaves = (one.mean, one.delta, one.gamma)
+    seed = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def gradients_for(weight: torch.Tensor, batched: bool = False) -> tuple[torch.Tensor, ...]:
+        drawn = one.rsample(generator=torch.Generator().manual_seed(1))
+        return torch.autograd.grad(drawn, leaves, weight, is_grads_batched=batched)
+
+    expected = gradients_for(seed)
+    negated = torch.complex(torch.zeros(40, dtype=torch.float64), -seed).conj().imag
+    assert negated.is_neg()
+    batch = gradients_for(torch.stack([seed, 2 * seed]), batched=True)
+    zero = gradients_for(torch._efficientzerotensor(40, dtype=torch.float64))
+    for k, exact in enumerate(expected):
+        torch.testing.assert_close(gradients_for(negated)[k], exact, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(batch[k], torch.stack([exact, 2 * exact]), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(zero[k], torch.zeros_like(exact))

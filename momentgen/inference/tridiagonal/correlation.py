@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentgen.laws.border import readable
+
 __all__ = [
     "LARGEST_GAMMA",
     "LEAST_DELTA",
@@ -42,7 +44,7 @@ LEAST_MEAN = 1e-6
 
 def scalar(value: Tensor) -> Any:
     """A tensor of one element as a number, where that costs nothing."""
-    return value.item() if value.is_cpu and not torch.compiler.is_compiling() else value
+    return value.item() if value.is_cpu and readable(value) else value
 
 
 def limited_delta(delta: Tensor) -> Tensor:

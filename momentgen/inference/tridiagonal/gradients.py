@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from momentgen.inference.tridiagonal.correlation import LEAST_MEAN, Correlation, Factor, log, log1p, tau_and_slope
-from momentgen.inference.tridiagonal.native import native_draws
+from momentgen.inference.tridiagonal.native import has_memory, native_draws
 
 __all__ = ["Draw", "LogDet", "NormalDivergence", "Trace"]
 
@@ -29,7 +29,7 @@ class Draw(torch.autograd.Function):
         ctx.tau = tau, _ = tau_and_slope(delta)
         ctx.correlation = Correlation(gamma)
         ctx.save_for_backward(flat, noise)
-        if mean.is_cpu and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and has_memory(flat) and has_memory(noise):
             ctx.native = native_draws(mean.dtype)
         if ctx.native is not None:
             drawn: Tensor = ctx.native.draw(flat, noise, tau, ctx.correlation.rho)
@@ -42,7 +42,7 @@ class Draw(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         (flat, noise), (tau, tau_slope), correlation = ctx.saved_tensors, ctx.tau, ctx.correlation
-        if ctx.native is not None:
+        if ctx.native is not None and has_memory(grad):
             of_mean, of_tau, of_rho = ctx.native.slopes(flat, noise, grad.contiguous(), tau, correlation.rho)
             scalars = grad.new_tensor([of_tau * tau_slope, of_rho * correlation.slope])
             return of_mean.view(ctx.shape), scalars[0], scalars[1], None

@@ -9,10 +9,11 @@ import importlib.resources
 import torch
 from torch import Tensor
 
+from momentgen.laws.border import readable
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
-__all__ = ["NativeDraws", "native_draws"]
+__all__ = ["NativeDraws", "has_memory", "native_draws"]
 
 _INT, _REAL, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -45,6 +46,16 @@ class NativeDraws:
         tensors = (part.data_ptr() for part in (mean, noise, grad, of_mean))
         self._slopes(noise.numel() // count, count, tau, rho, *tensors, sums)
         return of_mean, sums[0], sums[1]
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor's values lie in memory as they are: not in wrappers, zero tensors, and views to be negated."""
+    return (
+        tensor.is_cpu
+        and readable(tensor)
+        and not (tensor._is_zerotensor() or tensor.is_neg() or torch._is_functional_tensor(tensor))
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
 
 
 @functools.cache
