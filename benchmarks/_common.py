@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "save"]
+__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "save", "taking_turns"]
 
 RESULTS = Path(__file__).parent / "results"
 console = Console()
@@ -45,6 +47,24 @@ def interleaved_medians(
                 run()
             seconds[name].append((clock() - started) / calls[name])
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def taking_turns(
+    script: str, arguments: list[str], against: Path | None, turns: int
+) -> dict[str, list[dict[str, dict[str, float]]]]:
+    """What ``script --json`` prints last, of the present momentgen and another checkout's, in processes that alternate.
+
+    The script runs in both cases, so that only the library differs.
+    """
+    folders = {"present": Path(__file__).parent.parent} | ({"other": against} if against else {})
+    found: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in folders}
+    for _ in range(turns):
+        for name, folder in folders.items():
+            variables = {**os.environ, "PYTHONPATH": str(folder)}
+            command = [sys.executable, script, "--json", *arguments]
+            out = subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout
+            found[name].append(json.loads(out.strip().splitlines()[-1]))
+    return found
 
 
 def environment() -> dict[str, object]:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from _common import console, environment, save, taking_turns
+from rich.table import Table
 
 import momentgen
 from momentgen import Moments, nn
@@ -81,14 +80,6 @@ def measured(rounds: int) -> dict[str, dict[str, float]]:
     return {"small": microseconds(contestants(), rounds, 20), "large": microseconds(large(), 7, 1)}
 
 
-def elsewhere(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """The same, of the momentgen in ``folder``."""
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-P", __file__, "--json", "--rounds", str(rounds)]
-    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    return json.loads(out.strip().splitlines()[-1])  # type: ignore[no-any-return]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
@@ -99,17 +90,9 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(measured(arguments.rounds)))
         return
-    from _common import console, environment, save
-    from rich.table import Table
-
-    here = Path(__file__).parent.parent
-    turns: dict[str, list[dict[str, dict[str, float]]]] = {"present": []}
-    folders = {"present": here} | ({"other": arguments.against} if arguments.against else {})
-    for _ in range(3):
-        for name, folder in folders.items():
-            turns.setdefault(name, []).append(elsewhere(folder, arguments.rounds))
+    turns = taking_turns(__file__, ["--rounds", str(arguments.rounds)], arguments.against, 3)
     results: dict[str, Any] = {}
-    table = Table("what", *[f"{name}, µs" for name in folders], *(["over other"] if len(folders) > 1 else []))
+    table = Table("what", *[f"{name}, µs" for name in turns], *(["over other"] if len(turns) > 1 else []))
     for group in ("small", "large"):
         for what in turns["present"][0][group]:
             numbers = {n: statistics.median(turn[group][what] for turn in found) for n, found in turns.items()}

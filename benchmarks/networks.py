@@ -2,19 +2,26 @@
 
 MLP 784-1024-1024-10 and the paper's LeNet, batch 256, float32.  The input's noise is one variance for all pixels
 (``constant``) or one a pixel (``varying``); the loss is the negative log-likelihood of the propagated posterior.
-All contestants take turns in every round of one run, and medians are compared.
+All contestants take turns in every round of one run, and medians are compared: of processor time with one thread, of
+elapsed time with more.
 
-    python benchmarks/networks.py [--rounds 15] [--threads 2] [--batch 256]
+    python benchmarks/networks.py [--rounds 15] [--threads 2] [--batch 256] [--against DIR]
+
+``--against DIR`` measures another checkout of momentgen beside this one, in processes that take turns, and compares.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import statistics
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from _common import console, environment, interleaved_medians, save
+from _common import console, environment, interleaved_medians, save, taking_turns
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
@@ -111,38 +118,63 @@ def contestants(make: Callable[[bool], nn.Sequential], batch: int) -> dict[str, 
     }
 
 
+def measured(rounds: int, threads: int, batch: int) -> dict[str, dict[str, float]]:
+    """Seconds by network and propagation, of the momentgen that is imported."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    networks = {"mlp": mlp, "lenet": lenet}
+    return {
+        name: interleaved_medians(contestants(make, batch), rounds=rounds, clock=clock)
+        for name, make in networks.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turns")
+    parser.add_argument("--json", action="store_true", help="print the numbers of one process, and no more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.json:
+        print(json.dumps(measured(arguments.rounds, arguments.threads, arguments.batch)))
+        return
+    given = [f"--{name}={getattr(arguments, name)}" for name in ("rounds", "threads", "batch")]
+    turns = taking_turns(__file__, given, arguments.against, 3 if arguments.against else 1)
     rows = []
-    table = Table("network", "propagation", "ms", "over plain", "the paper", "goal", box=SIMPLE_HEAD, pad_edge=False)
-    for name, make in (("mlp", mlp), ("lenet", lenet)):
-        seconds = interleaved_medians(contestants(make, arguments.batch), rounds=arguments.rounds)
+    columns = ["network", "propagation", "ms", "over plain", "the paper", "goal"]
+    columns += ["over other"] if arguments.against else []
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    for name, goal in GOALS.items():
+        seconds, *other = (
+            {who: statistics.median(turn[name][who] for turn in found) for who in found[0][name]}
+            for found in turns.values()
+        )
         for contestant, spent in seconds.items():
             ratio = spent / seconds["plain"]
-            rows.append(
-                {
-                    "network": name,
-                    "propagation": contestant,
-                    "milliseconds": round(1e3 * spent, 2),
-                    "over_plain": round(ratio, 3),
-                }
-            )
-            goal = GOALS[name]
+            row = {
+                "network": name,
+                "propagation": contestant,
+                "milliseconds": round(1e3 * spent, 2),
+                "over_plain": round(ratio, 3),
+            }
+            most = goal
             if contestant == "ap2, normalised":
-                goal = min(goal, seconds["ap2"] / seconds["plain"]) + NORMALISATION
-            table.add_row(
+                most = min(goal, seconds["ap2"] / seconds["plain"]) + NORMALISATION
+            cells = [
                 name,
                 contestant,
                 f"{1e3 * spent:.1f}",
                 f"{ratio:.2f} ×",
                 f"{PAPER[contestant]:.0f} ×" if contestant in PAPER else "",
-                f"{goal:.1f} ×" if contestant.startswith("ap2") else "",
-            )
+                f"{most:.1f} ×" if contestant.startswith("ap2") else "",
+            ]
+            if other:
+                row["over_other"] = round(spent / other[0][contestant], 3)
+                cells.append(f"{row['over_other']:.2f} ×")
+            rows.append(row)
+            table.add_row(*cells)
     console.print(table)
     save(
         f"networks_{arguments.threads}_thread{'s' if arguments.threads > 1 else ''}",

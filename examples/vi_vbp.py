@@ -270,7 +270,7 @@ def main(
         int, typer.Option(help="epochs in which the divergence's weight rises from 0 to 1; the paper has none")
     ] = PAPER["warm_up"],
     expectation: Annotated[str, typer.Option(help="of log likelihoods: bound, quadrature, mean_predictor")] = "bound",
-    only: Annotated[str, typer.Option(help="ways whose name contains this")] = "",
+    only: Annotated[str, typer.Option(help="the way of this name, or those whose name contains it")] = "",
     seed: Annotated[int, typer.Option()] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     fresh: Annotated[bool, typer.Option("--fresh", help="forget an earlier run's results")] = False,
@@ -292,7 +292,7 @@ def main(
     for number, (key, way) in enumerate(WAYS.items()):
         if way.variant not in momentgen.generated.relu.variants:
             console.print(f"{key} is left out: this build's ReLU has no variant {way.variant!r}")
-        elif key not in results["ways"] and only in key:
+        elif key not in results["ways"] and (key == only if only in WAYS else only in key):
             path = folder / f"{number}.pt"
             results.keep("ways", key, row_of(network, key, images, options, path, console))
             path.unlink()

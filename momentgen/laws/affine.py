@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.unsupported import place
 
-__all__ = ["VARIANCE", "bind", "check", "once_a_batch", "pooled_to_one", "square_linear", "squares", "window_starts"]
+__all__ = ["VARIANCE", "bind", "check", "linear_variance", "once_a_batch", "pooled_to_one", "squares", "window_starts"]
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -163,7 +163,8 @@ def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
 # ------------------------------------------------------- variances, by function
 
 
-def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_variance(var: Tensor, weight: Tensor) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; what ``var`` repeats by expansion, in rows or columns, is computed once."""
     if 0 not in var.stride():
         return square_linear(var, weight)
     shape = (*var.shape[:-1], weight.shape[0])
@@ -173,6 +174,10 @@ def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) 
     if var.stride(-1) == 0 and var.shape[-1] > 1:
         return (var[..., :1] * squares(weight).sum(dim=1)).expand(shape)
     return square_linear(var, weight).expand(shape)
+
+
+def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return linear_variance(var, weight)
 
 
 def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:

@@ -148,7 +148,7 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     out = F.linear(mean, *args[1:])
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(mean.device.type):
         return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
-    return diagonal(out, affine.square_linear(var, weight))
+    return diagonal(out, affine.linear_variance(var, weight))
 
 
 def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:

@@ -8,7 +8,9 @@ import mpmath
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+import momentgen
 import momentgen.generated
 from momentgen import Moments, nn
 from momentgen.errors import InputError
@@ -408,3 +410,14 @@ def test_a_bag_with_random_weights_is_a_random_sum():
         assert torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)
     with momentgen.method("sample"):
         assert not torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)
+
+
+def test_one_variance_for_all_inputs_costs_a_linear_map_no_second_product() -> None:
+    layer, x = torch.nn.Linear(8, 4), torch.randn(5, 8)
+    flops = {}
+    for name, var in (("one", torch.tensor(0.1).expand_as(x)), ("each", torch.full_like(x, 0.1))):
+        with FlopCounterMode(display=False) as counter:
+            found = momentgen.convert(layer, "ap2")(Moments(x, var))
+        flops[name] = counter.get_total_flops()
+        torch.testing.assert_close(found.var, 0.1 * layer.weight.square().sum(1).expand(5, 4))
+    assert flops == {"one": 2 * 5 * 8 * 4, "each": 4 * 5 * 8 * 4}
