@@ -70,6 +70,18 @@ def elbo(
         raise InputError(f"elbo: expected a kl_weight of at least 0, got {kl_weight}")
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
+    if torch.compiler.is_compiling():
+        fit, divergence = _fit(network, bayes, likelihood, args, y, samples), bayes.kl()
+    else:
+        with bayes.bound() as kl:
+            fit, divergence = _fit(network, bayes, likelihood, args, y, samples), kl()
+    return fit - kl_weight / size * (divergence + likelihood.kl())
+
+
+def _fit(
+    network: torch.nn.Module, bayes: Any, likelihood: Likelihood, args: tuple[Any, ...], y: Tensor, samples: int
+) -> Tensor:
+    """Mean expected log likelihood of a batch."""
     fits = []
     for _ in range(samples):
         output = network(*args)
@@ -80,8 +92,7 @@ def elbo(
             )
         drawn = current_method(bayes.network.propagation) in _DRAWN
         fits.append((likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)).mean())
-    fit = fits[0] if samples == 1 else torch.stack(fits).mean()
-    return fit - kl_weight / size * (bayes.kl() + likelihood.kl())
+    return fits[0] if samples == 1 else torch.stack(fits).mean()
 
 
 #: methods of which an output is a number, not a distribution

@@ -117,19 +117,30 @@ class Normal(Prior):
         if not bool(centre.isfinite().all()):
             raise InputError(f"Normal: expected a finite mean, got {mean!r}")
         self.register_buffer("mean", centre)
-        self._centred = not bool(centre.any())
         if std is not None:
             self.register_buffer("var", positive("Normal", "std", std).square())
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
+        self._known: tuple[Any, tuple[float, float]] | None = None
+
+    @property
+    def numbers(self) -> tuple[float, float] | None:
+        """Mean and variance, where these are numbers, of all parameters alike; None otherwise, and in compiled code."""
+        mean, var = self.mean, self.var
+        if mean.numel() > 1 or var.numel() > 1 or torch.compiler.is_compiling():
+            return None
+        state = (mean.data_ptr(), mean._version, var.data_ptr(), var._version)
+        if self._known is None or self._known[0] != state:
+            self._known = state, (mean.item(), var.item())
+        return self._known[1]
 
     def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
         mean = posterior.mean
         if self.var.numel() > 1:
             return self._kl(mean, posterior.var, posterior.log_det(), generator)
         # Sums first: parameters are many, and each pass over them counts.
-        self._check(mean)
-        off = (mean if self._centred else mean - self.mean.to(mean)).flatten()
+        numbers = self.numbers
+        off = (mean if numbers is not None and numbers[0] == 0 else mean - self.mean.to(mean)).flatten()
         prior_var = self.var.to(mean).squeeze()
         square = (posterior.trace() + torch.linalg.vecdot(off, off)) / prior_var
         return (square + mean.numel() * (prior_var.log() - 1) - posterior.log_det()) / 2

@@ -16,7 +16,18 @@ from torch import Tensor
 
 import momentgen
 from momentgen.errors import InputError
-from momentgen.inference import Gaussian, MeanField, Normal, Tridiagonal, elbo, prune, randomise
+from momentgen.inference import (
+    Categorical,
+    Gaussian,
+    LogUniform,
+    MeanField,
+    Normal,
+    Prior,
+    Tridiagonal,
+    elbo,
+    prune,
+    randomise,
+)
 from momentgen.nn import set_variant
 
 
@@ -108,6 +119,33 @@ def test_two_calls_give_the_same_bound_and_gradients_bit_for_bit(family: Any) ->
         bound.backward()
         found.append([bound.detach(), *(value.grad.clone() for value in bayes.parameters() if value.grad is not None)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("prior", [Normal(0.0, 0.5), Normal(0.3, 0.5), LogUniform()], ids=str)
+@families
+def test_bound_is_that_of_fit_and_divergence_each_by_itself_with_its_gradients(family: Any, prior: Prior) -> None:
+    bayes = randomise(small(3, 8, 1), family, prior=prior).set_method("ap2")
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.randn(6, 1, dtype=torch.float64)
+    likelihood = Gaussian(var=0.1)
+    together = elbo(bayes, likelihood, x, y, size=60, kl_weight=0.3)
+    apart = likelihood.expected_log_prob(bayes(x), y).mean() - 0.3 / 60 * bayes.kl()
+    torch.testing.assert_close(together, apart, rtol=1e-13, atol=0)
+    parameters = [value for value in bayes.parameters() if value.requires_grad]
+    for found, expected in zip(
+        torch.autograd.grad(together, parameters), torch.autograd.grad(apart, parameters), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_a_bound_within_another_networks_bound_is_its_own() -> None:
+    first, second = (randomise(small(2, 4, 1), MeanField(std=std)).set_method("ap2") for std in (0.1, 0.4))
+    x = torch.randn(3, 2, dtype=torch.float64)
+    with first.bound() as of_first:
+        first(x)
+        with second.bound() as of_second:
+            second(x), first(x)
+            assert of_second() == second.kl()
+        assert of_first() == first.kl()
 
 
 @pytest.mark.parametrize("method", ["ap2", "sample", "local"])
@@ -252,6 +290,21 @@ def test_it_compiles_in_full() -> None:
         expected, found = bayes(x), compiled(x)
     assert torch.allclose(found.mean, expected.mean)
     assert torch.allclose(found.var, expected.var)
+
+
+@pytest.mark.parametrize("prior", [Normal(0.3, 0.5), LogUniform()], ids=str)
+def test_the_bound_compiles_in_full(prior: Prior) -> None:
+    bayes = randomise(small(3, 8, 2), MeanField(std=0.3), prior=prior).set_method("ap2")
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
+
+    def bound() -> Tensor:
+        return elbo(bayes, Categorical("bound"), x, y, size=4)
+
+    expected, found = bound(), torch.compile(bound, backend="aot_eager", fullgraph=True)()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    parameters = [value for value in bayes.parameters() if value.requires_grad]
+    for a, b in zip(torch.autograd.grad(found, parameters), torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-13)
 
 
 def test_pruned_weights_are_certain_zeros() -> None:

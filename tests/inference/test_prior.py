@@ -311,3 +311,19 @@ def test_mean_fields_divergence_from_one_normal_law_is_torchs_with_its_gradients
         torch.autograd.grad(2 * own, parameters), torch.autograd.grad(2 * expected, parameters), strict=True
     ):
         torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", ["load", "write", "replace"])
+def test_a_normal_prior_that_is_changed_counts_as_changed(change: str) -> None:
+    one = MeanField(std=0.3).of(torch.nn.Parameter(torch.linspace(-2, 1, 12, dtype=torch.float64)))
+    prior, other = Normal(), Normal(0.7, var=0.4)
+    one.kl(prior)
+    if change == "load":
+        prior.load_state_dict(other.state_dict())
+    elif change == "write":
+        prior.mean.fill_(0.7)
+        prior.var.fill_(0.4)
+    else:
+        prior.mean, prior.var = other.mean, other.var
+    assert one.kl(prior) == one.kl(other)
+    assert prior.kl_normal(one.mean, one.var) == other.kl_normal(one.mean, one.var)
