@@ -25,19 +25,24 @@ static void square_exact_float64_forward_block(const double *restrict mean, cons
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = __builtin_sqrt(t0);
-        const double t2 = (t1 * t1) * 2.0;
-        const double t3 = mean[i] * (t1 * 2.0);
-        const double t4 = FMA(t3, t3, t2 * (t2 * 0.5));
-        const double t5 = FMA(t0 * 0.5, 2.0, mean[i] * mean[i]);
-        const double t6 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
-        const _Bool t7 = mean[i] == mean[i];
-        const _Bool t8 = t0 == t0;
-        const double t9 = t7 ? ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6) : mean[i];
-        const double t10 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
-        const double t11 = t7 ? ((t10 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t10) : mean[i];
-        out_mean[i] = (t8 ? t9 : t0);
-        out_var[i] = (t8 ? t11 : t0);
+        const double t1 = (t0 * t0) * 2.0;
+        const double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        const double t3 = mean[i] * 2.0;
+        const double t4 = mean[i] * (t0 * 2.0);
+        const double t5 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+        const double t6 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
+        const double t7 = (t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5;
+        const double t8 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
+        const double t9 = FMA(t7, t8, (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2);
+        const double t10 = FMA(t0 * 0.5, 2.0, mean[i] * mean[i]);
+        const double t11 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
+        const _Bool t12 = mean[i] == mean[i];
+        const _Bool t13 = t0 == t0;
+        const double t14 = t12 ? ((t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11) : mean[i];
+        const double t15 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
+        const double t16 = t12 ? ((t15 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t15) : mean[i];
+        out_mean[i] = (t13 ? t14 : t0);
+        out_var[i] = (t13 ? t16 : t0);
     }
 }
 
@@ -69,18 +74,21 @@ static void square_exact_float64_backward_block(const double *restrict mean, con
 {
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (__builtin_sqrt(var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0))))) * 2.0;
-        const double t1 = (t0 * (mean[i] * t0)) * 2.0;
-        const double t2 = mean[i] * 2.0;
-        const double t3 = FMA(t2, t2, t0 * t0);
-        const double t4 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        const double t5 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        const double t6 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
-        const double t7 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
-        out_grad_mean[i] = FMA(grad_mean[i], t7,
-            grad_var[i] * ((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5));
+        const double t0 = mean[i] * 2.0;
+        const double t1 = (var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
+        const double t2 = mean[i] * t1;
+        const double t3 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
+        const double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
+        const double t5 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
+        const double t6 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        const double t7 = (((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5) * 2.0) * 2.0;
+        const double t8 = FMA(t4, t4, ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6) * 2.0);
+        const double t9 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
+        const double t10 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
+        out_grad_mean[i] = FMA(grad_mean[i], t4,
+            grad_var[i] * ((t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9));
         out_grad_var[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6));
+            grad_var[i] * ((t10 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t10));
     }
 }
 

@@ -19,33 +19,44 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
-    t1 = torch.sqrt(t0)
-    t2 = (t1 * t1) * 2.0
-    t1 = mean * (t1 * 2.0)
-    t2 = t1 * t1 + (t2 * (t2 * 0.5))
-    t1 = (t0 * 0.5) * 2.0 + (mean * mean)
+    t1 = (t0 * t0) * 2.0
     t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t3 = mean == mean
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t4 = t0 == t0
+    t2 = mean * 2.0
+    t3 = mean * (t0 * 2.0)
     t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
     t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t1 = torch.where(t4, torch.where(t3, t1, mean), t0)
-    t0 = torch.where(t4, torch.where(t3, t2, mean), t0)
-    return t1, t0
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t1 = t2 * t3 + t1
+    t3 = (t0 * 0.5) * 2.0 + (mean * mean)
+    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t2 = mean == mean
+    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t4 = t0 == t0
+    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t3 = torch.where(t4, torch.where(t2, t3, mean), t0)
+    t0 = torch.where(t4, torch.where(t2, t1, mean), t0)
+    return t3, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = torch.sqrt(var * t0) * 2.0
-    t1 = (t0 * (mean * t0)) * 2.0
-    t2 = mean * 2.0
-    t0 = t2 * t2 + (t0 * t0)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t1 = mean * 2.0
+    t0 = (var * t0) * 2.0
+    t2 = mean * t0
     t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
+    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
+    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
+    t2 = (t2 * 2.0) * 2.0
+    t0 = t1 * t1 + (t0 * 2.0)
+    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
     t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
     t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
     t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    return grad_mean * t2 + grad_var * t1, grad_mean * torch.full_like(mean, 1.0) + grad_var * t0
+    return grad_mean * t1 + grad_var * t2, grad_mean * torch.full_like(mean, 1.0) + grad_var * t0

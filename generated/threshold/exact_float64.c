@@ -97,23 +97,25 @@ static void threshold_exact_float64_forward_block(const double *restrict mean, c
         const _Bool t9 = t3 | (37.5 < t8);
         const double t10 = t9 ? 37.5 : t8;
         const _Bool t11 = t2 < 0x1p-1022;
-        const double t12 = t9 ? 1406.25 : (t11 ? (t8 * t8) : (t7 * (t7 * (1.0 / (t11 ? 0x1p-1022 : t2)))));
-        const double t13 = t9 ? 0.0 : (exp64(t12 * (-0.5)));
-        const double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
-        const double t15 = (polynomial0(-0x1.d83ed7bcbc437p-7, t14 - 0.25)) * (t14 * (t14 * t14));
-        const double t16 = (FMA(t15, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t12);
-        const double t17 = t13 * t16;
-        const double t18 = FMA(t5, t17, t6 ? 0.0 : t0);
-        const double t19 = t13 * (FMA(t10, t16, t15 * 2.0));
-        const double t20 = 1.0 - t19;
-        const double t21 = t6 ? t20 : t19;
-        const double t22 = t5 * t17;
-        const double t23 = (t2 * (t15 * (t13 * 2.0))) - (t22 * t22);
-        const double t24 = FMA(t1 * t1, t21 * (t6 ? t19 : t20), (t1 * (-2.0)) * (t18 * t21));
-        const double t25 = (t6 ? t23 : ((t2 - t23) - (t18 * (t22 * 2.0)))) + t24;
-        const _Bool t26 = t0 == t0;
-        out_mean[i] = (threshold + (t26 ? (t18 + (t1 * t21)) : t0));
-        out_var[i] = (t26 ? ((t25 < 0.0) ? 0.0 : t25) : t0);
+        const _Bool t12 = t9 | t11;
+        const double t13 = t12 ? 0.0 : t7;
+        const double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
+        const double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
+        const double t16 = 1.0 / (FMA(t10, 0.25, 1.0));
+        const double t17 = (polynomial0(-0x1.d83ed7bcbc437p-7, t16 - 0.25)) * (t16 * (t16 * t16));
+        const double t18 = (FMA(t17, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
+        const double t19 = t15 * t18;
+        const double t20 = FMA(t5, t19, t6 ? 0.0 : t0);
+        const double t21 = t15 * (FMA(t10, t18, t17 * 2.0));
+        const double t22 = 1.0 - t21;
+        const double t23 = t6 ? t22 : t21;
+        const double t24 = t5 * t19;
+        const double t25 = (t2 * (t17 * (t15 * 2.0))) - (t24 * t24);
+        const double t26 = FMA(t1 * t1, t23 * (t6 ? t21 : t22), (t1 * (-2.0)) * (t20 * t23));
+        const double t27 = (t6 ? t25 : ((t2 - t25) - (t20 * (t24 * 2.0)))) + t26;
+        const _Bool t28 = t0 == t0;
+        out_mean[i] = (threshold + (t28 ? (t20 + (t1 * t23)) : t0));
+        out_var[i] = (t28 ? ((t27 < 0.0) ? 0.0 : t27) : t0);
     }
 }
 
@@ -160,30 +162,32 @@ static void threshold_exact_float64_backward_block(const double *restrict mean, 
         const _Bool t9 = t3 | (37.5 < t8);
         const double t10 = t9 ? 37.5 : t8;
         const _Bool t11 = t2 < 0x1p-1022;
-        const double t12 = t9 ? 1406.25 : (t11 ? (t8 * t8) : (t7 * (t7 * (1.0 / (t11 ? 0x1p-1022 : t2)))));
-        const double t13 = t9 ? 0.0 : (exp64(t12 * (-0.5)));
-        const double t14 = t13 * 0x1.9884533d43651p-2;
-        const double t15 = 1.0 / (FMA(t10, 0.25, 1.0));
-        const double t16 = (polynomial0(-0x1.d83ed7bcbc437p-7, t15 - 0.25)) * (t15 * (t15 * t15));
-        const double t17 = (FMA(t16, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t12);
-        const double t18 = t13 * t17;
-        const double t19 = FMA(t3 ? 0.0 : t4, t18, t6 ? 0.0 : t0);
-        const double t20 = t13 * (FMA(t10, t17, t16 * 2.0));
-        const double t21 = 1.0 - t20;
-        const double t22 = t6 ? t21 : t20;
-        const double t23 = t6 ? t20 : t21;
-        const double t24 = t1 * t5;
-        const double t25 = t5 * t14;
-        const double t26 = t14 * t24;
-        const double t27 = t24 * ((t14 * (t6 ? (-t10) : t10)) * 0.5);
-        const double t28 = t23 - t22;
-        const double t29 = t18 + (t6 ? 0.0 : t10);
-        const double t30 = (((t19 * t22) - (t1 * (t22 * t23))) * 2.0) - ((t26 * (t1 * t28)) - (t19 * (t26 * 2.0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t23 - t26),
-            grad_var[i] * t30);
-        const double t31 = FMA(t24, t27 * t28, (t23 - (t14 * t29)) - (FMA(t22, t1 * t25, t27 * (t29 * 2.0))));
-        out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t27, t25 * 0.5)),
-            grad_var[i] * t31);
+        const _Bool t12 = t9 | t11;
+        const double t13 = t12 ? 0.0 : t7;
+        const double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
+        const double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
+        const double t16 = t15 * 0x1.9884533d43651p-2;
+        const double t17 = 1.0 / (FMA(t10, 0.25, 1.0));
+        const double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
+        const double t19 = (FMA(t18, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
+        const double t20 = t15 * t19;
+        const double t21 = FMA(t3 ? 0.0 : t4, t20, t6 ? 0.0 : t0);
+        const double t22 = t15 * (FMA(t10, t19, t18 * 2.0));
+        const double t23 = 1.0 - t22;
+        const double t24 = t6 ? t23 : t22;
+        const double t25 = t6 ? t22 : t23;
+        const double t26 = t1 * t5;
+        const double t27 = t5 * t16;
+        const double t28 = t16 * t26;
+        const double t29 = t26 * ((t16 * (t6 ? (-t10) : t10)) * 0.5);
+        const double t30 = t25 - t24;
+        const double t31 = t20 + (t6 ? 0.0 : t10);
+        const double t32 = (((t21 * t24) - (t1 * (t24 * t25))) * 2.0) - ((t28 * (t1 * t30)) - (t21 * (t28 * 2.0)));
+        out_grad_mean[i] = FMA(grad_mean[i], (t25 - t28),
+            grad_var[i] * t32);
+        const double t33 = FMA(t26, t29 * t30, (t25 - (t16 * t31)) - (FMA(t24, t1 * t27, t29 * (t31 * 2.0))));
+        out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t29, t27 * 0.5)),
+            grad_var[i] * t33);
     }
 }
 

@@ -41,27 +41,29 @@ def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tup
     t7 = torch.where(t0 < 0.0, -t0, t0)
     t4 = (torch.where(t3, 0.0, 1.0 / t4)) * t7
     t3 = t3 | (37.5 < t4)
-    t8 = torch.where(t3, 37.5, t4)  # |mean|/sigma
-    t9 = t2 < 2.2250738585072014e-308
-    t7 = t7 * (t7 * (1.0 / (torch.where(t9, 2.2250738585072014e-308, t2))))
-    t7 = torch.where(t3, 1406.25, torch.where(t9, t4 * t4, t7))
-    t3 = torch.where(t3, 0.0, torch.exp(t7 * (-0.5)))
-    t4 = 1.0 / (t8 * 0.25 + 1.0)
-    t9 = _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.01441178831143662)
-    t4 = t9 * (t4 * (t4 * t4))
-    t7 = (t4 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t7)
-    t9 = t3 * t7
-    t10 = t5 * t9 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
-    t7 = t3 * (t8 * t7 + (t4 * 2.0))  # Phi(-t)
-    t8 = 1.0 - t7
-    t11 = torch.where(t6, t8, t7)
-    t9 = t5 * t9
-    t3 = (t2 * (t4 * (t3 * 2.0))) - (t9 * t9)
-    t8 = (t1 * t1) * (t11 * (torch.where(t6, t7, t8))) + ((t1 * (-2.0)) * (t10 * t11))
-    t8 = (torch.where(t6, t3, (t2 - t3) - (t10 * (t9 * 2.0)))) + t8
-    t9 = t0 == t0
-    t11 = threshold + (torch.where(t9, t10 + (t1 * t11), t0))
-    t0 = torch.where(t9, torch.where(t8 < 0.0, 0.0, t8), t0)
+    t4 = torch.where(t3, 37.5, t4)  # |mean|/sigma
+    t8 = t2 < 2.2250738585072014e-308
+    t9 = t3 | t8
+    t7 = torch.where(t9, 0.0, t7)
+    t9 = torch.where(t8, t4 * t4, t7 * (t7 * (1.0 / (torch.where(t9, 1.0, t2)))))
+    t9 = torch.where(t3, 1406.25, t9)
+    t3 = torch.where(t3, 0.0, torch.exp(t9 * (-0.5)))
+    t7 = 1.0 / (t4 * 0.25 + 1.0)
+    t8 = _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.01441178831143662)
+    t7 = t8 * (t7 * (t7 * t7))
+    t9 = (t7 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
+    t8 = t3 * t9
+    t10 = t5 * t8 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
+    t9 = t3 * (t4 * t9 + (t7 * 2.0))  # Phi(-t)
+    t4 = 1.0 - t9
+    t11 = torch.where(t6, t4, t9)
+    t8 = t5 * t8
+    t3 = (t2 * (t7 * (t3 * 2.0))) - (t8 * t8)
+    t4 = (t1 * t1) * (t11 * (torch.where(t6, t9, t4))) + ((t1 * (-2.0)) * (t10 * t11))
+    t4 = (torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4
+    t8 = t0 == t0
+    t11 = threshold + (torch.where(t8, t10 + (t1 * t11), t0))
+    t0 = torch.where(t8, torch.where(t4 < 0.0, 0.0, t4), t0)
     return t11, t0
 
 
@@ -79,32 +81,34 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t7 = torch.where(t0 < 0.0, -t0, t0)
     t8 = t5 * t7
     t9 = t3 | (37.5 < t8)
-    t10 = torch.where(t9, 37.5, t8)  # |mean|/sigma
-    t11 = t2 < 2.2250738585072014e-308
-    t2 = t7 * (t7 * (1.0 / (torch.where(t11, 2.2250738585072014e-308, t2))))
-    t2 = torch.where(t9, 1406.25, torch.where(t11, t8 * t8, t2))
+    t8 = torch.where(t9, 37.5, t8)  # |mean|/sigma
+    t10 = t2 < 2.2250738585072014e-308
+    t11 = t9 | t10
+    t7 = torch.where(t11, 0.0, t7)
+    t2 = torch.where(t10, t8 * t8, t7 * (t7 * (1.0 / (torch.where(t11, 1.0, t2)))))
+    t2 = torch.where(t9, 1406.25, t2)
     t9 = torch.where(t9, 0.0, torch.exp(t2 * (-0.5)))
-    t8 = t9 * 0.3989422804014327  # phi(t)
-    t11 = 1.0 / (t10 * 0.25 + 1.0)
-    t7 = _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.01441178831143662)
-    t11 = t7 * (t11 * (t11 * t11))
-    t2 = (t11 * (-(t10 * 2.0)) + 0.3989422804014327) / (1.0 + t2)
-    t7 = t9 * t2
-    t0 = (torch.where(t3, 0.0, t4)) * t7 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
-    t11 = t9 * (t10 * t2 + (t11 * 2.0))  # Phi(-t)
-    t2 = 1.0 - t11
-    t9 = torch.where(t6, t2, t11)
-    t2 = torch.where(t6, t11, t2)
-    t11 = t1 * t5
-    t4 = t5 * t8
-    t3 = t8 * t11
-    t12 = t11 * ((t8 * (torch.where(t6, -t10, t10))) * 0.5)
+    t11 = t9 * 0.3989422804014327  # phi(t)
+    t7 = 1.0 / (t8 * 0.25 + 1.0)
+    t10 = _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.01441178831143662)
+    t7 = t10 * (t7 * (t7 * t7))
+    t2 = (t7 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t2)
+    t10 = t9 * t2
+    t0 = (torch.where(t3, 0.0, t4)) * t10 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
+    t7 = t9 * (t8 * t2 + (t7 * 2.0))  # Phi(-t)
+    t2 = 1.0 - t7
+    t9 = torch.where(t6, t2, t7)
+    t2 = torch.where(t6, t7, t2)
+    t7 = t1 * t5
+    t4 = t5 * t11
+    t3 = t11 * t7
+    t12 = t7 * ((t11 * (torch.where(t6, -t8, t8))) * 0.5)
     t13 = t2 - t9
     t14 = (t3 * (t1 * t13)) - (t0 * (t3 * 2.0))
-    t10 = t7 + (torch.where(t6, 0.0, t10))
-    t10 = (t2 - (t8 * t10)) - (t9 * (t1 * t4) + (t12 * (t10 * 2.0)))
+    t8 = t10 + (torch.where(t6, 0.0, t8))
+    t8 = (t2 - (t11 * t8)) - (t9 * (t1 * t4) + (t12 * (t8 * 2.0)))
     t14 = (((t0 * t9) - (t1 * (t9 * t2))) * 2.0) - t14
     return (
         grad_mean * (t2 - t3) + grad_var * t14,
-        grad_mean * (t5 * t12 + (t4 * 0.5)) + grad_var * (t11 * (t12 * t13) + t10),
+        grad_mean * (t5 * t12 + (t4 * 0.5)) + grad_var * (t7 * (t12 * t13) + t8),
     )

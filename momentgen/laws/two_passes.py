@@ -40,7 +40,7 @@ from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
 from momentgen.laws.examples import is_real, leaves_of, with_moments
 from momentgen.laws.law import Law
-from momentgen.laws.numerics.root import square_root
+from momentgen.laws.numerics.root import eigh, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS
@@ -148,10 +148,11 @@ def directions_of(found: Tensor, variances: Tensor, count: int) -> Tensor:
     scaled = found * variances.clamp_min(0).sqrt()
     size = scaled.square().sum(1).clamp_min(torch.finfo(scaled.dtype).tiny).rsqrt()
     scaled = scaled * size[:, None]  # each output matters alike
-    values, vectors = torch.linalg.eigh(scaled @ scaled.mT)
+    values, vectors = eigh(scaled @ scaled.mT)
     values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
     usable = values > 1e-5 * values[0].clamp_min(torch.finfo(values.dtype).tiny)
     weight = torch.where(usable, torch.where(usable, values, 1).rsqrt(), 0)
+    weight = torch.where(values.isnan(), values, weight)
     return ((vectors * weight).mT @ scaled).to(dtype)
 
 

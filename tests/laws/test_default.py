@@ -476,3 +476,21 @@ def test_summary_shows_the_default_beside_ap2_and_where_that_is_off(outputs: int
 def test_summary_says_why_the_default_cannot_run() -> None:
     found = momentgen.summary(momentgen.convert(nn.Sequential(Centred(), nn.ReLU()).eval()), noisy(3, 4))
     assert "examples interact" in next(row.problem for row in found.methods if row.method == "correlated")
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "correlated", "covariance"])
+def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alone(method: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), Sine(), nn.Linear(4, 5)).eval()
+    x = Moments(torch.randn(3, 3), torch.full((3, 3), 0.1))
+    far = Moments(torch.cat([x.mean[:2], 1e12 * x.mean[2:]]), x.var)
+    expected, found = (momentgen.convert(net, method)(given) for given in (x, far))
+    assert found.mean[2].isnan().all()
+    assert found.var[2].isnan().all()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a[:2], b[:2])
+
+
+class Sine(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 
 import momentgen
+import momentgen.generated
 from momentgen.runtime import FallbackWarning, autograd, kernel, toolchain
 from momentgen.runtime.slices import Steps, in_slices
 
@@ -87,6 +90,37 @@ def test_second_derivatives_take_two_hundred_bytes_an_element(name: str, size: i
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "VALUES", Steps(3, 3, 1, 3))
     monkeypatch.setattr(autograd, "DERIVATIVES", Steps(2, 2, 1, 2))
+
+
+#: f', f'' and f''' away from kinks
+SMOOTH: dict[str, Callable[[float], tuple[float, float, float]]] = {
+    "elu": lambda m: (math.exp(m),) * 3 if m < 0 else (1.0, 0.0, 0.0),
+    "celu": lambda m: (math.exp(m),) * 3 if m < 0 else (1.0, 0.0, 0.0),
+    "threshold": lambda m: (0.0, 0.0, 0.0) if m < 0 else (1.0, 0.0, 0.0),
+    "square": lambda m: (2 * m, 2.0, 0.0),
+    "relu": lambda m: (float(m > 0), 0.0, 0.0),
+    "exp": lambda m: (math.exp(m),) * 3,
+}
+
+
+@pytest.mark.parametrize("mean", [-700.0, -40.0, -3.0, -0.5, 0.5, 3.0, 40.0, 1e6])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_derivatives_of_certain_values_are_those_of_the_function(name: str, mean: float) -> None:
+    """At variance 0: E f = f + f'' v/2, Var f = f'² v + (f''²/2 + f' f''') v² + ..."""
+    if name == "exp" and mean > 300:
+        pytest.skip("beyond range")
+    given = [torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (mean, 0.0)]
+    first, second, third = SMOOTH[name](mean)
+    expected = {
+        "mean": [[second, third / 2], [third / 2, None]],
+        "var": [[0.0, 2 * first * second], [2 * first * second, second**2 + 2 * first * third]],
+    }
+    for output, rows in zip(getattr(momentgen.generated, name)(*given), expected.values(), strict=True):
+        for gradient, row in zip(torch.autograd.grad(output, given, create_graph=True), rows, strict=True):
+            found = torch.autograd.grad(gradient, given, retain_graph=True)
+            assert torch.stack(found).isfinite().all()
+            for a, b in zip(found, row, strict=True):
+                assert b is None or a.item() == pytest.approx(b, rel=1e-7, abs=1e-12)
 
 
 @pytest.mark.parametrize(

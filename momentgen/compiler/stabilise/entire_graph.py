@@ -231,25 +231,38 @@ class Writer:
             v: the variance.
         """
         g = self.g
-        sigma, power = g.sqrt(v), [g.const(1)]
-        if count > 2:  # the second word of the root of 0 is no number
-            none, zero = g.eq(v, g.const(0)), g.const(0)
-            sigma = g.select(none, zero, g.sqrt(g.select(none, g.const(1), v)))
         var, by_mu, by_v = g.const(0), g.const(0), g.const(0)
-        for _ in range(count):
-            power.append(g.mul(power[-1], sigma))
+        left, right = self.shares(v, count)
         for k in range(count, -1, -1):
-            # Each factor with its own sigma^k: products then overflow only where the result does.
-            here, after, later = (moment(k + j, power[k]) for j in range(3))
-            if count > 2:  # infinity times a derivative that is 0 would be no number
-                here, after, later = map(self.finite, (here, after, later))
+            # Each factor with its own share of v^k: products then overflow only where the result does.
+            shared = [(moment(k + j, left[k]), moment(k + j, right[k])) for j in range(3)]
+            if count > 2 or self.float64:  # infinity times a derivative that is 0 would be no number
+                shared = [(self.finite(a), self.finite(b)) for a, b in shared]
+            (here, here_too), (after, after_too), (later, _) = shared
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
-            by_v = g.madd(g.mul(weight, after), after, by_v)
+            by_v = g.madd(g.mul(weight, after), after_too, by_v)
             if k:
-                var = g.madd(g.mul(weight, here), here, var)
-                by_mu = g.madd(g.mul(g.mul(weight, here), after), g.const(2), by_mu)
-                by_v = g.madd(g.mul(weight, here), later, by_v)
+                var = g.madd(g.mul(weight, here), here_too, var)
+                by_mu = g.madd(g.mul(g.mul(weight, here_too), after), g.const(2), by_mu)
+                by_v = g.madd(g.mul(weight, here_too), later, by_v)
         return {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
+
+    def shares(self, v: int, count: int) -> tuple[list[int], list[int]]:
+        """Two factors of v^k, k = 0 to ``count``: sigma^k twice; in float64, which autograd differentiates, 1 and v^k.
+
+        The root has no derivative at v = 0, and the variance has one.
+        """
+        g, one = self.g, self.g.const(1)
+        step = v
+        if not self.float64:
+            step = g.sqrt(v)
+            if count > 2:  # the second word of the root of 0 is no number
+                none = g.eq(v, g.const(0))
+                step = g.select(none, g.const(0), g.sqrt(g.select(none, one, v)))
+        power = [one]
+        for _ in range(count):
+            power.append(g.mul(power[-1], step))
+        return ([one] * len(power) if self.float64 else power), power
 
     # --- exp -----------------------------------------------------------------------
     def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:

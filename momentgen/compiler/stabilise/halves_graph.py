@@ -125,9 +125,13 @@ class _Writer:
         self.t = g.comment(g.select(beyond, reach, raw), "|mean|/sigma")
         # Not t², which would double the rounding of the root in the exponent.
         smallest = g.const(mpmath.mpf(2) ** (-127 if precision.scaled else -1022))
-        size, tiny = g.abs(self.mu), g.lt(self.v, smallest)
-        direct = g.mul(g.mul(size, g.recip(g.select(tiny, smallest, self.v))), size)
-        direct = g.select(tiny, g.mul(raw, raw), direct)  # where 1/v overflows
+        size, tiny, square = g.abs(self.mu), g.lt(self.v, smallest), raw
+        v = g.select(tiny, smallest, self.v)
+        if not precision.scaled:  # what is not used is finite, too: autograd multiplies its slope by 0
+            unused = g.either(tiny, beyond)
+            size, v, square = g.select(unused, zero, size), g.select(unused, one, self.v), self.t
+        direct = g.mul(g.mul(size, g.recip(v)), size)
+        direct = g.select(tiny, g.mul(square, square), direct)  # where 1/v overflows
         self.h = g.select(beyond, g.const(mpmath.mpf(precision.reach) ** 2), direct)
         e = self.exp(g.mul(self.h, g.const(-0.5)))
         # Beyond the reach, and at v = 0, exactly nothing: a jump squared may be large beside the smallest variances.

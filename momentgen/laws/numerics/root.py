@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["matrix_root", "root_of", "square_root"]
+__all__ = ["eigh", "matrix_root", "root_of", "square_root"]
 
 
 def square_root(var: Tensor) -> Tensor:
@@ -41,6 +42,19 @@ def root_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return root * (log_share / 2).exp(), torch.where(mean >= 0, -mean * torch.expm1(log_share), torch.nan)
 
 
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors, as by torch; NaN for a matrix that is not finite, where torch fails.
+
+    So an example beyond the range of a rule does not fail those beside it.
+
+    >>> eigh(torch.tensor([[2.0, 0.0], [0.0, math.nan]]))[0]
+    tensor([nan, nan])
+    """
+    usable = matrix.isfinite().all(-1).all(-1)[..., None]
+    values, vectors = torch.linalg.eigh(torch.where(usable[..., None], matrix, 0))
+    return torch.where(usable, values, math.nan), torch.where(usable[..., None], vectors, math.nan)
+
+
 def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The symmetric root of a positive semidefinite matrix, and how far from semidefinite it was.
 
@@ -68,7 +82,7 @@ class _MatrixRoot(torch.autograd.Function):
         wide = matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
         if not matrix.numel():
             return matrix.clone(), matrix.new_zeros(matrix.shape[:-2]), wide.clone(), wide.new_zeros(matrix.shape[:-1])
-        values, vectors = torch.linalg.eigh(wide)
+        values, vectors = eigh(wide)
         rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
         below = -values.amin(-1) / rounding.clamp_min(torch.finfo(wide.dtype).tiny)
         roots = values.clamp_min(0).sqrt()
