@@ -298,8 +298,8 @@ def documented(data: Row) -> str:
     """The table of ``docs/networks.md``, in Markdown."""
     lines = [
         "| network, noise | `ap2` | `correlated` | hidden layers | mean, in σ | `adjoint` | Monte Carlo, 96 samples "
-        "| cost of `ap2`, `correlated`, `adjoint` |",
-        "| --- " * 8 + "|",
+        "| cost of `ap2`, `correlated`, `adjoint` | memory of these, Monte Carlo |",
+        "| --- " * 9 + "|",
     ]
     for case in dict.fromkeys(key.rpartition(" | ")[0] for key in data["rows"]):
         found = {method: data["rows"].get(f"{case} | {method}", {}) for method in SHOWN}
@@ -310,6 +310,7 @@ def documented(data: Row) -> str:
             f"{TITLES[network]}, {noise if 'dropout' in noise else f'input {noise}'}", f"{found['ap2']['ratio']:.2f}",
             both["correlated"], f"{found['correlated']['hidden']:.2f}", f"{found['correlated']['mean_error']:.2f}",
             both["adjoint"], both["Monte Carlo 96"], cost,
+            " / ".join(f"{found[method]['memory']:.0f}" for method in SHOWN),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
