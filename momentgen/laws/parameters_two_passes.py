@@ -33,16 +33,21 @@ _COPIES = 80
 
 
 def planned_per_example(
-    where: object, forward: Callable[..., Any], one: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    where: object,
+    forward: Callable[..., Any],
+    one: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chunk: int | None = None,
 ) -> Any:
     """:func:`~momentgen.laws.examples.per_example`, of passes in which random parameters are sources.
 
-    As many examples are computed at a time as their sources fit into the memory that
+    As many examples are computed at a time, at most ``chunk``, as their sources fit into the memory that
     :class:`momentgen.laws.covariance.options` allows.
     """
     given = next(filter(is_moments, leaves_of((args, kwargs))), None)
     width = given.mean.shape[0] if given is not None and given.mean.dim() else 1
-    chunk: int | None = None
+    width = width if chunk is None else min(width, chunk)
     while True:
         token = LIFT.set(_lift(width))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -261,8 +262,36 @@ def test_many_outputs_share_the_directions() -> None:
     ("samples", "directions"), [pytest.param(1, 10, id="one sample"), pytest.param(8, 0, id="no direction")]
 )
 def test_too_little_effort_is_refused(samples: int, directions: int) -> None:
-    with pytest.raises(InputError, match="at least 1 direction and 2 samples"), effort(directions, samples):
+    with pytest.raises(InputError, match="at least 1 direction, 2 samples and 1 example"), effort(directions, samples):
         pass
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_fewer_examples_at_a_time_take_less_memory_for_the_same_moments(method: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 5)).eval()
+    x, converted = Moments(torch.randn(24, 1, 14, 14), torch.full((24, 1, 14, 14), 0.1)), momentgen.convert(net, method)
+    with torch.no_grad():
+        whole = converted(x)
+        peaks = []
+        for examples in (24, 4):
+            with effort(examples=examples), torch.profiler.profile(profile_memory=True) as profile:
+                found = converted(x)
+            for a, b in zip(found, whole, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
+            peaks.append(peak_of(profile))
+    assert peaks[1] < 0.4 * peaks[0]
+
+
+def peak_of(profile: Any) -> int:
+    """The most bytes that were allocated at a time."""
+    now = most = 0
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    return most
 
 
 def test_more_effort_is_spent_where_it_is_asked_for() -> None:
