@@ -241,13 +241,16 @@ def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (m1, v1), (m2, v2) = a, b
     op = generated_op("maximum", "a maximum of random values")
-    mean, var = op(m1, v1, m2, v2)
+    given = m1.detach(), v1.detach(), m2.detach(), v2.detach()
+    (mean, var), share = op(*given), op.mean_gradients(*given)[0]
+    # Written as linear in the input, so that a derivative is one product for each output.
+    off = m2 - given[2]
+    mean = mean + (off + share * (m1 - given[0] - off))
 
     def rest() -> Tensor:
-        share = op.mean_gradients(m1, v1, m2, v2)[0]
         return (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
 
-    return SOURCES.get().remainder(mean, rest), var.detach()
+    return SOURCES.get().remainder(mean, rest), var
 
 
 class _Rules(dict[str, Rule]):

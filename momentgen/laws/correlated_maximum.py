@@ -24,7 +24,7 @@ __all__ = ["maximum"]
 #: correlations are kept below this, where the op still has digits
 _MOST = 0.999
 
-#: mean, variance, tangents and deviations
+#: mean, variance, tangents, deviations, and what the tangents explain
 Parts = tuple[Tensor, ...]
 
 
@@ -40,17 +40,18 @@ def maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _parts_of(value: Any, like: laws.Correlated) -> Parts:
     if isinstance(value, laws.Correlated):
-        return value._mean, value._var, value._joint.tangents, value._joint.deviations
+        known = value._joint
+        return value._mean, value._var, known.tangents, known.deviations, known.explained
     mean = torch.as_tensor(tensor_of(value), dtype=like.dtype, device=like.device)
     zero = torch.zeros_like(mean)
     rows = (like._joint.tangents, like._joint.deviations)
-    return mean, zero, *[zero.expand(len(part), *mean.shape) for part in rows]
+    return mean, zero, *[zero.expand(len(part), *mean.shape) for part in rows], zero
 
 
 def _larger(a: Parts, b: Parts) -> Parts:
     """The larger of two values, elementwise."""
-    (m1, v1, s1, e1), (m2, v2, s2, e2) = a, b
-    d1, d2 = ((v - laws.squared_length(s)).clamp_min(0) for v, s in ((v1, s1), (v2, s2)))
+    (m1, v1, s1, e1, h1), (m2, v2, s2, e2, h2) = a, b
+    d1, d2 = ((v - h).clamp_min(0) for v, h in ((v1, h1), (v2, h2)))
     r1, r2 = laws.deflated(e1, s1), laws.deflated(e2, s2)
     alike = _cosine(r1, r2)
     # Roots before products, which may be too small for the dtype.
@@ -60,9 +61,10 @@ def _larger(a: Parts, b: Parts) -> Parts:
     op = generated_op("maximum_correlated", "a maximum of correlated values")
     mean, var = op(m1, v1, m2, v2, covariance)
     share = op.mean_gradients(m1, v1, m2, v2, covariance)[0]
-    tangents = share * s1 + (1 - share) * s2
+    tangents = torch.lerp(s2, s1, share)
     deviations = torch.maximum(m1 + e1, m2 + e2) - mean
-    return mean, torch.maximum(var, laws.squared_length(tangents)), tangents, deviations
+    explained = laws.squared_length(tangents)
+    return mean, torch.maximum(var, explained), tangents, deviations, explained
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -215,6 +215,8 @@ def is_monotone(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 _OUTSIDE = -1e30
 #: a value as its parts, the mean first; further parts may have dimensions before those of the mean
 Parts = tuple[Tensor, ...]
+#: places of parts that the negative of a value has too: its variance, and what is explained of it
+_EVEN = (1, 4)
 
 
 def tree_of_pairs(
@@ -268,7 +270,7 @@ def tree_of_pairs(
 
 def _turned(parts: Parts, lower: bool) -> Parts:
     """Of the value with the other sign, for minima."""
-    return tuple(part if place == 1 else -part for place, part in enumerate(parts)) if lower else parts
+    return tuple(part if place in _EVEN else -part for place, part in enumerate(parts)) if lower else parts
 
 
 def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, law_of: Any) -> Any:
@@ -287,12 +289,11 @@ def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, 
 def _tree(parts: Parts, larger: Callable[[Parts, Parts], Parts]) -> Parts:
     """The maximum over the last dimension."""
     while (n := parts[0].shape[-1]) > 1:
-        half = n // 2
-        first, second = (tuple(part[..., places] for part in parts) for places in (slice(half), slice(half, 2 * half)))
-        pairs = larger(first, second)
-        if n % 2:
-            pairs = tuple(torch.cat([pair, part[..., -1:]], -1) for pair, part in zip(pairs, parts, strict=True))
-        parts = pairs
+        # Split, not sliced: the derivative of a slice is a whole tensor, mostly of zeros.
+        first, second, *odd = zip(*[part.split([n // 2, n // 2] + [1] * (n % 2), -1) for part in parts], strict=True)
+        parts = larger(first, second)
+        if odd:
+            parts = tuple(torch.cat(both, -1) for both in zip(parts, odd[0], strict=True))
     return tuple(part[..., 0] for part in parts)
 
 
