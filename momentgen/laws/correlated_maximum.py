@@ -69,6 +69,11 @@ def _larger(a: Parts, b: Parts) -> Parts:
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
     """Inner product of two tensors over their lengths, 0 where one is 0; squares do not underflow."""
-    a, b = (part / scale.where(scale > 0, 1) for part in (a, b) for scale in (part.detach().abs().amax(),))
-    length = square_root(a.square().sum()) * square_root(b.square().sum())
-    return torch.where(length > 0, (a * b).sum() / length.where(length > 0, 1), 0).clamp(-1, 1)
+    a, b = (part.flatten() / scale.where(scale > 0, 1) for part in (a, b) for scale in (_largest(part.detach()),))
+    length = square_root(a @ a) * square_root(b @ b)
+    return torch.where(length > 0, (a @ b) / length.where(length > 0, 1), 0).clamp(-1, 1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest absolute value."""
+    return torch.maximum(values.amax(), -values.amin())
