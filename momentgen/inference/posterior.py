@@ -220,7 +220,7 @@ class _Independent:
 class _VarAndDivergence(torch.autograd.Function):
     """Variances, and the divergence from normal elements of one mean and variance, numbers.
 
-    Together, and by hand, these take a third of the passes over the parameters that autograd takes for each by itself.
+    Together, and by hand, these take fewer passes over the parameters than autograd takes for each by itself.
     """
 
     @staticmethod

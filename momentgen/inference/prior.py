@@ -121,7 +121,7 @@ class Normal(Prior):
             self.register_buffer("var", positive("Normal", "std", std).square())
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
-        self._known: tuple[Any, tuple[float, float]] | None = None
+        self._known: tuple[Tensor, Tensor, Any, tuple[float, float]] | None = None
 
     @property
     def numbers(self) -> tuple[float, float] | None:
@@ -129,10 +129,11 @@ class Normal(Prior):
         mean, var = self.mean, self.var
         if mean.numel() > 1 or var.numel() > 1 or torch.compiler.is_compiling():
             return None
-        state = (mean.data_ptr(), mean._version, var.data_ptr(), var._version)
-        if self._known is None or self._known[0] != state:
-            self._known = state, (mean.item(), var.item())
-        return self._known[1]
+        state, known = (mean.data_ptr(), mean._version, var.data_ptr(), var._version), self._known
+        # The tensors themselves are kept: addresses alone are used again.
+        if known is None or known[0] is not mean or known[1] is not var or known[2] != state:
+            self._known = known = mean, var, state, (mean.item(), var.item())
+        return known[3]
 
     def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
         mean = posterior.mean

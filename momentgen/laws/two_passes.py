@@ -80,7 +80,8 @@ def effort(directions: int = 10, samples: int = 8, seed: int = 0, examples: int 
     """Within the context the method ``correlated`` uses so many directions and samples.
 
     Memory grows with the batch: with ``examples`` at most so many are computed at a time, by ``correlated`` and
-    ``adjoint``, for the same results up to rounding.  From some 16 examples on that takes no longer.
+    ``adjoint``, for the same results up to rounding.  Each part costs the overhead of a call, which
+    counts for small networks.
 
     Raises:
         InputError: for fewer than 1 direction, 2 samples or 1 example.

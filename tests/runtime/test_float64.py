@@ -103,12 +103,17 @@ SMOOTH: dict[str, Callable[[float], tuple[float, float, float]]] = {
 }
 
 
-@pytest.mark.parametrize("mean", [-700.0, -40.0, -3.0, -0.5, 0.5, 3.0, 40.0, 1e6])
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(
+    ("name", "mean"),
+    [
+        (name, mean)
+        for name in SMOOTH
+        for mean in (-700.0, -40.0, -3.0, -0.5, 0.5, 3.0, 40.0, 1e6)
+        if (name, mean) != ("exp", 1e6)  # beyond range
+    ],
+)
 def test_second_derivatives_of_certain_values_are_those_of_the_function(name: str, mean: float) -> None:
     """At variance 0: E f = f + f'' v/2, Var f = f'² v + (f''²/2 + f' f''') v² + ..."""
-    if name == "exp" and mean > 300:
-        pytest.skip("beyond range")
     given = [torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (mean, 0.0)]
     first, second, third = SMOOTH[name](mean)
     expected = {
