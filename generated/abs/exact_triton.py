@@ -27,141 +27,49 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def abs_exact_forward(mean, var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = var * t3
-    t10 = t3 * t9
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t11 = tl.where(t6, c5, t10)
-    t12 = tl.sqrt_rn(t11)  # standard deviation, scaled
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t8 * t13
-    t15 = 18.6875 < t14
-    t16 = tl.where(t15, 18.6875, t14)  # t = min(|mean|/sigma, reach)
-    t17 = t16 * -0.5
-    t18 = t16 * t17
-    c6 = tl.full((), 1.4426950216293335, tl.float32)
-    c7 = tl.full((), 12582912.0, tl.float32)
-    t19 = tl.fma(t18, c6, c7)
-    t20 = t19 - c7
-    c8 = tl.full((), -0.693145751953125, tl.float32)
-    t21 = tl.fma(t20, c8, t18)
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t22 = t20 * c9
-    t23 = t21 + t22
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t24 = tl.fma(t23, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t25 = tl.fma(t23, t24, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t26 = tl.fma(t23, t25, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t27 = tl.fma(t23, t26, c14)
-    t28 = t23 * t23
-    t29 = tl.fma(t27, t28, t23)
-    t30 = tl.fma(t16, 0.25, 1.0)
-    t31 = t30 - 1.0
-    t32 = t31 * -1.0
-    t33 = tl.fma(t16, 0.25, t32)
-    t34 = tl.div_rn(1.0, t30)  # u = 1/(1 + t/4)
-    t35 = t34 * -1.0
-    t36 = tl.fma(t30, t35, 1.0)
-    t37 = tl.fma(t33, t35, t36)
-    t38 = t34 * t37
-    c15 = tl.full((), 3.113917827606201, tl.float32)
-    c16 = tl.full((), -1.9158676862716675, tl.float32)
-    t39 = tl.fma(t34, c15, c16)
-    c17 = tl.full((), 0.7797430753707886, tl.float32)
-    t40 = tl.fma(t34, t39, c17)
-    c18 = tl.full((), -0.008606529794633389, tl.float32)
-    t41 = tl.fma(t34, t40, c18)
-    t42 = t34 * t41
-    t43 = t38 * t42
-    t44 = t34 - 0.25
-    c19 = tl.full((), -0.03746378794312477, tl.float32)
-    c20 = tl.full((), 0.15348400175571442, tl.float32)
-    t45 = tl.fma(t44, c19, c20)
-    c21 = tl.full((), -0.1831228882074356, tl.float32)
-    t46 = tl.fma(t44, t45, c21)
-    c22 = tl.full((), -0.003235981799662113, tl.float32)
-    t47 = tl.fma(t44, t46, c22)
-    c23 = tl.full((), 0.01183231920003891, tl.float32)
-    t48 = tl.fma(t44, t47, c23)
-    c24 = tl.full((), 0.12905533611774445, tl.float32)
-    t49 = tl.fma(t44, t48, c24)
-    c25 = tl.full((), 0.20217032730579376, tl.float32)
-    t50 = tl.fma(t44, t49, c25)
-    c26 = tl.full((), 0.21489514410495758, tl.float32)
-    t51 = tl.fma(t44, t50, c26)
-    c27 = tl.full((), 0.17340737581253052, tl.float32)
-    t52 = tl.fma(t44, t51, c27)
-    c28 = tl.full((), 0.10661167651414871, tl.float32)
-    t53 = tl.fma(t44, t52, c28)
-    c29 = tl.full((), 0.04343403875827789, tl.float32)
-    t54 = tl.fma(t44, t53, c29)
-    t55 = t34 * t34
-    t56 = tl.fma(t54, t55, t43)  # J_1/sqrt(2 pi)
-    t57 = t56 * 2.0
-    t58 = tl.fma(t29, t57, t57)
-    t59 = t19.to(tl.int32, bitcast=True)
-    t60 = t59 + 1
-    t61 = t60 >> 1
-    t62 = 127 + t61
-    t63 = t62 << 23
-    t64 = t63.to(tl.float32, bitcast=True)
-    t65 = t59 >> 1
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t3 * t13
-    t70 = var * t69
-    t71 = t70 * t68
-    t72 = t64 * t71
-    t73 = tl.fma(t58, t72, t4)
-    t74 = t56 * 4.0
-    t75 = t56 * t74
-    t76 = t75 * -1.0
-    t77 = 1.0 + t29  # exp(-t^2/2), mantissa
-    t78 = t68 * t64
-    t79 = t77 * t78
-    t80 = t76 * t79
-    t81 = t16 * -4.0
-    t82 = tl.fma(t56, t81, t80)
-    t83 = tl.fma(t29, t82, t82)
-    t84 = var * t68
-    t85 = t64 * t84
-    t86 = tl.fma(t83, t85, var)
-    t87 = t16 * t16
-    c30 = tl.full((), -3.0786777642788365e-05, tl.float32)
-    c31 = tl.full((), 0.0003962454793509096, tl.float32)
-    t88 = tl.fma(t87, c30, c31)
-    c32 = tl.full((), -0.003264340804889798, tl.float32)
-    t89 = tl.fma(t87, t88, c32)
-    c33 = tl.full((), 0.021212484687566757, tl.float32)
-    t90 = tl.fma(t87, t89, c33)
-    c34 = tl.full((), -0.10610169917345047, tl.float32)
-    t91 = tl.fma(t87, t90, c34)
-    c35 = tl.full((), 0.36338010430336, tl.float32)
-    t92 = tl.fma(t87, t91, c35)
-    c36 = tl.full((), 0.36338022351264954, tl.float32)
-    t93 = tl.fma(t87, t92, c36)
-    t94 = var * t93
-    t95 = t16 < 1.125
-    t96 = tl.where(t95, t94, t86)
-    return (t73, t96)
+    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
+    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
+    t2 = tl.abs(mean)
+    t3 = t2 * t1
+    t4 = var == 0.0
+    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
+    t6 = tl.sqrt_rn(tl.where(t4, 7.888609e-31, t1 * (var * t1)))  # standard deviation, scaled
+    t7 = tl.div_rn(1.0, t6)
+    t8 = t5 * t7
+    t9 = tl.where(18.6875 < t8, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (t9 * (-0.5))
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = tl.fma(t12, -0.69314575, t10) + (t12 * (-1.4286068e-6))
+    t14 = (tl.fma(tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t13 * t13, t13))
+    t15 = tl.fma(t9, 0.25, 1.0)
+    t16 = tl.fma(t9, 0.25, (t15 - 1.0) * -1.0)
+    t17 = tl.div_rn(1.0, t15)  # u = 1/(1 + t/4)
+    t18 = t17 * -1.0
+    t19 = ((t17 * tl.fma(t16, t18, tl.fma(t15, t18, 1.0))) * (t17 * tl.fma(t17, tl.fma(t17, tl.fma(t17, 3.1139178,
+        -1.9158677), 0.7797431), -0.00860653)))
+    t20 = t17 - 0.25
+    # J_1/sqrt(2 pi)
+    t21 = (tl.fma(tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20,
+        tl.fma(t20, tl.fma(t20, -0.037463788, 0.153484), -0.18312289), -0.0032359818), 0.011832319), 0.12905534),
+        0.20217033), 0.21489514), 0.17340738), 0.10661168), 0.04343404), t17 * t17, t19))
+    t22 = t21 * 2.0
+    t23 = tl.fma(t14, t22, t22)
+    t24 = t11.to(tl.int32, bitcast=True)
+    t25 = ((127 + ((t24 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t26 = (((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t27 = tl.fma(t23, t25 * ((var * (t1 * t7)) * t26), t2)
+    t28 = (t21 * (t21 * 4.0)) * -1.0
+    t29 = 1.0 + t14  # exp(-t^2/2), mantissa
+    t30 = t28 * (t29 * (t26 * t25))
+    t31 = tl.fma(t21, t9 * (-4.0), t30)
+    t32 = tl.fma(tl.fma(t14, t31, t31), t25 * (var * t26), var)
+    t33 = t9 * t9
+    t34 = (var * tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, -3.0786778e-5, 0.00039624548),
+        -0.0032643408), 0.021212485), -0.1061017), 0.3633801), 0.36338022))
+    t35 = tl.where(t9 < 1.125, t34, t32)
+    return (t27, t35)
 
 
 @triton.jit
@@ -177,243 +85,99 @@ def abs_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def abs_exact_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t1 = var < c1
+    t0 = 1.1529215e+18 < var
+    t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    c2 = tl.full((), 0.00390625, tl.float32)
-    t4 = tl.where(t0, c2, 1.0)
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t5 = tl.where(t1, c3, t4)  # power of two that keeps residuals normal
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t6 = t3 * c4
-    t7 = var * t5
-    t8 = t5 * t7
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t9 = tl.where(t2, c5, t8)
-    t10 = tl.sqrt_rn(t9)  # standard deviation, scaled
-    t11 = tl.div_rn(1.0, t10)
-    t12 = 0.5 * t11
-    t13 = t10 * -1.0
-    t14 = tl.fma(t10, t13, t9)
-    t15 = t14 * t12
-    t16 = t11 * t15
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t5 = t3 * 8.507059e+37
+    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = 0.5 * t8
+    t10 = tl.fma(t7, t7 * -1.0, t6) * t9
+    t11 = tl.fma(t8, (t8 * t10) * -1.0, t8)
+    t12 = t4 * t11
+    t13 = tl.where(t2, t5, t3 * t4)
+    t14 = tl.where(t2, 0.0, t12)
+    t15 = var * t12
+    t16 = t13 * t8
     t17 = t16 * -1.0
-    t18 = tl.fma(t11, t17, t11)
-    t19 = t5 * t18
-    t20 = t3 * t5
-    t21 = tl.where(t2, t6, t20)
-    t22 = tl.where(t2, 0.0, t19)
-    t23 = var * t19
-    t24 = t21 * t11
-    t25 = t24 * -1.0
-    t26 = tl.fma(t10, t25, t21)
-    t27 = tl.fma(t15, t25, t26)
-    t28 = t11 * t27
-    c6 = tl.full((), 4294967296.0, tl.float32)
-    t29 = t21 * c6
-    t30 = t18 * t29
-    t31 = 18.6875 < t24
-    t32 = tl.where(t31, 18.6875, t24)  # t = min(|mean|/sigma, reach)
-    t33 = tl.where(t31, 0.0, t28)
-    t34 = tl.where(t31, 18.6875, t30)
-    t35 = t32 + t33
-    t36 = tl.fma(t35, 0.25, 1.0)
-    t37 = tl.div_rn(1.0, t36)  # u = 1/(1 + t/4)
-    t38 = t37 - 0.25
-    c7 = tl.full((), -0.06790252774953842, tl.float32)
-    c8 = tl.full((), 0.2344544380903244, tl.float32)
-    t39 = tl.fma(t38, c7, c8)
-    c9 = tl.full((), -0.22880421578884125, tl.float32)
-    t40 = tl.fma(t38, t39, c9)
-    c10 = tl.full((), -0.0217814352363348, tl.float32)
-    t41 = tl.fma(t38, t40, c10)
-    c11 = tl.full((), 0.0013202751288190484, tl.float32)
-    t42 = tl.fma(t38, t41, c11)
-    c12 = tl.full((), 0.11696340143680573, tl.float32)
-    t43 = tl.fma(t38, t42, c12)
-    c13 = tl.full((), 0.1716618686914444, tl.float32)
-    t44 = tl.fma(t38, t43, c13)
-    c14 = tl.full((), 0.1595756709575653, tl.float32)
-    t45 = tl.fma(t38, t44, c14)
-    c15 = tl.full((), 0.10685098171234131, tl.float32)
-    t46 = tl.fma(t38, t45, c15)
-    c16 = tl.full((), 0.0508173368871212, tl.float32)
-    t47 = tl.fma(t38, t46, c16)
-    c17 = tl.full((), 0.014190124347805977, tl.float32)
-    t48 = tl.fma(t38, t47, c17)
-    t49 = t37 * t37
-    t50 = t37 * t49
-    t51 = t48 * t50  # J_2/sqrt(2 pi)
-    t52 = 2.0 * t51
-    t53 = t35 * t35
-    t54 = 1.0 + t53
-    t55 = tl.div_rn(1.0, t54)
-    c18 = tl.full((), 6.663187335220755e-09, tl.float32)
-    c19 = tl.full((), -1.7915991179506818e-07, tl.float32)
-    t56 = tl.fma(t53, c18, c19)
-    c20 = tl.full((), 2.5637223188823555e-06, tl.float32)
-    t57 = tl.fma(t53, t56, c20)
-    c21 = tl.full((), -2.6907331630354747e-05, tl.float32)
-    t58 = tl.fma(t53, t57, c21)
-    c22 = tl.full((), 0.00023232241801451892, tl.float32)
-    t59 = tl.fma(t53, t58, c22)
-    c23 = tl.full((), -0.0016830319073051214, tl.float32)
-    t60 = tl.fma(t53, t59, c23)
-    c24 = tl.full((), 0.00985174160450697, tl.float32)
-    t61 = tl.fma(t53, t60, c24)
-    c25 = tl.full((), -0.04244106262922287, tl.float32)
-    t62 = tl.fma(t53, t61, c25)
-    c26 = tl.full((), 0.10610324889421463, tl.float32)
-    t63 = tl.fma(t53, t62, c26)
-    c27 = tl.full((), 3.380705271283091e-09, tl.float32)
-    t64 = tl.fma(t53, t63, c27)
-    c28 = tl.full((), 0.36338022351264954, tl.float32)
-    t65 = tl.fma(t53, t64, c28)
-    c29 = tl.full((), 1.0736929425547714e-06, tl.float32)
-    c30 = tl.full((), -1.8546283172327094e-05, tl.float32)
-    t66 = tl.fma(t53, c29, c30)
-    c31 = tl.full((), 0.00023063864500727504, tl.float32)
-    t67 = tl.fma(t53, t66, c31)
-    c32 = tl.full((), -0.002374575939029455, tl.float32)
-    t68 = tl.fma(t53, t67, c32)
-    c33 = tl.full((), 0.019947100430727005, tl.float32)
-    t69 = tl.fma(t53, t68, c33)
-    c34 = tl.full((), -0.13298076391220093, tl.float32)
-    t70 = tl.fma(t53, t69, c34)
-    c35 = tl.full((), 0.7978845834732056, tl.float32)
-    t71 = tl.fma(t53, t70, c35)
-    t72 = t71 * t34
-    c36 = tl.full((), 2.3283064365386963e-10, tl.float32)
-    t73 = c36 * t72
-    c37 = tl.full((), 2.985702280966507e-07, tl.float32)
-    c38 = tl.full((), -5.613711437035818e-06, tl.float32)
-    t74 = tl.fma(t53, c37, c38)
-    c39 = tl.full((), 6.271553866099566e-05, tl.float32)
-    t75 = tl.fma(t53, t74, c39)
-    c40 = tl.full((), -0.0005582969752140343, tl.float32)
-    t76 = tl.fma(t53, t75, c40)
-    c41 = tl.full((), 0.004209061618894339, tl.float32)
-    t77 = tl.fma(t53, t76, c41)
-    c42 = tl.full((), -0.026272667571902275, tl.float32)
-    t78 = tl.fma(t53, t77, c42)
-    c43 = tl.full((), 0.12732385098934174, tl.float32)
-    t79 = tl.fma(t53, t78, c43)
-    c44 = tl.full((), -0.42441317439079285, tl.float32)
-    t80 = tl.fma(t53, t79, c44)
-    c45 = tl.full((), 0.7267604470252991, tl.float32)
-    t81 = tl.fma(t53, t80, c45)
-    t82 = t3 * t81
-    t83 = t35 * 2.0
-    t84 = t83 * -1.0
-    c46 = tl.full((), 0.3989422917366028, tl.float32)
-    t85 = tl.fma(t51, t84, c46)
-    t86 = t85 * t55  # J_1/sqrt(2 pi)
-    t87 = tl.fma(t35, t86, t52)  # Mills ratio/sqrt(2 pi)
-    t88 = t87 * -2.0
-    t89 = t86 * 8.0
-    t90 = t87 * t89
-    t91 = t86 * 4.0
-    t92 = c46 * t91
-    t93 = t92 * -1.0
-    t94 = t35 * 4.0
-    t95 = t35 * -2.0
-    t96 = t32 * -0.5
-    t97 = t32 * t96
-    t98 = t97 * -1.0
-    t99 = tl.fma(t32, t96, t98)
-    c47 = tl.full((), 1.4426950216293335, tl.float32)
-    c48 = tl.full((), 12582912.0, tl.float32)
-    t100 = tl.fma(t97, c47, c48)
-    t101 = t100 - c48
-    c49 = tl.full((), -0.693145751953125, tl.float32)
-    t102 = tl.fma(t101, c49, t97)
-    t103 = t100.to(tl.int32, bitcast=True)
-    t104 = t103 + 1
-    t105 = t104 >> 1
-    t106 = 127 + t105
-    t107 = t106 << 23
-    t108 = t107.to(tl.float32, bitcast=True)
-    t109 = t103 >> 1
-    t110 = t109 + 127
-    t111 = t110 << 23
-    t112 = t111.to(tl.float32, bitcast=True)
-    t113 = t112 * t108
-    t114 = t32 * -1.0
-    t115 = tl.fma(t33, t114, t99)
-    c50 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t116 = tl.fma(t101, c50, t115)
-    t117 = t102 + t116
-    t118 = t102 - t117
-    t119 = t116 + t118
-    c51 = tl.full((), 0.001381422160193324, tl.float32)
-    c52 = tl.full((), 0.00836889911442995, tl.float32)
-    t120 = tl.fma(t117, c51, c52)
-    c53 = tl.full((), 0.04166840389370918, tl.float32)
-    t121 = tl.fma(t117, t120, c53)
-    c54 = tl.full((), 0.1666651964187622, tl.float32)
-    t122 = tl.fma(t117, t121, c54)
-    c55 = tl.full((), 0.4999999403953552, tl.float32)
-    t123 = tl.fma(t117, t122, c55)
-    t124 = t117 * t117
-    t125 = tl.fma(t123, t124, t117)
-    t126 = tl.fma(t125, t88, t88)
-    t127 = tl.fma(t126, t113, 1.0)
-    t128 = 1.0 + t125  # exp(-t^2/2), mantissa
-    t129 = t128 * t113
-    t130 = t90 * t129
-    t131 = tl.fma(t87, t94, t130)
-    t132 = t129 * t93
-    t133 = tl.fma(c46, t95, t132)
-    t134 = tl.fma(t125, t133, t133)
-    t135 = tl.fma(t113, t134, 1.0)
-    t136 = tl.fma(t125, c46, c46)
-    t137 = t22 * t136
-    t138 = t112 * t137
-    t139 = t108 * t138
-    t140 = t139 * grad_mean
-    t141 = tl.fma(t86, -4.0, t131)
-    t142 = t141 - t131
-    t143 = t142 * -1.0
-    t144 = tl.fma(t86, -4.0, t143)
-    t145 = 1.0 + t117
-    t146 = t119 * t145
-    t147 = tl.fma(t123, t124, t146)
-    t148 = t145 - 1.0
-    t149 = t117 - t148
-    t150 = t149 + t147
-    t151 = t145 + t150
-    t152 = t151 - t145
-    t153 = t150 - t152
-    t154 = t141 * t151
-    t155 = t154 * -1.0
-    t156 = tl.fma(t141, t151, t155)
-    t157 = tl.fma(t144, t151, t156)
-    t158 = tl.fma(t141, t153, t157)
-    t159 = t23 * t154
-    t160 = t159 * -1.0
-    t161 = tl.fma(t23, t154, t160)
-    t162 = tl.fma(t23, t158, t161)
-    t163 = t159 + t162
-    t164 = t112 * t163
-    t165 = t108 * t164
-    t166 = t32 < 1.0
-    t167 = tl.where(t166, t73, t127)
-    t168 = t167 * -1.0
-    t169 = t32 < 1.375
-    t170 = tl.where(t169, t82, t165)
-    t171 = t32 < 1.75
-    t172 = tl.where(t171, t65, t135)
-    t173 = tl.fma(t172, grad_var, t140)
-    t174 = t170 * -1.0
-    t175 = mean < 0.0
-    t176 = tl.where(t175, t168, t167)
-    t177 = tl.where(t175, t174, t170)
-    t178 = t176 * grad_mean
-    t179 = tl.fma(t177, grad_var, t178)
-    return (t179, t173)
+    t18 = t8 * tl.fma(t10, t17, tl.fma(t7, t17, t13))
+    t19 = t11 * (t13 * 4.2949673e+9)
+    t20 = 18.6875 < t16
+    t21 = tl.where(t20, 18.6875, t16)  # t = min(|mean|/sigma, reach)
+    t22 = tl.where(t20, 0.0, t18)
+    t23 = tl.where(t20, 18.6875, t19)
+    t24 = t21 + t22
+    t25 = tl.div_rn(1.0, tl.fma(t24, 0.25, 1.0))  # u = 1/(1 + t/4)
+    t26 = t25 - 0.25
+    # J_2/sqrt(2 pi)
+    t27 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26,
+        tl.fma(t26, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187),
+        0.15957567), 0.10685098), 0.050817337), 0.014190124) * (t25 * (t25 * t25)))
+    t28 = 2.0 * t27
+    t29 = t24 * t24
+    t30 = tl.div_rn(1.0, 1.0 + t29)
+    t31 = (tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29,
+        tl.fma(t29, 6.6631873e-9, -1.7915991e-7), 2.5637223e-6), -2.6907332e-5), 0.00023232242), -0.0016830319),
+        0.009851742), -0.042441063), 0.10610325), 3.3807053e-9), 0.36338022))
+    t32 = (2.3283064e-10 * (tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, 1.0736929e-6,
+        -1.8546283e-5), 0.00023063865), -0.002374576), 0.0199471), -0.13298076), 0.7978846) * t23))
+    t33 = (t3 * tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29,
+        2.9857023e-7, -5.6137114e-6), 6.271554e-5), -0.000558297), 0.0042090616), -0.026272668), 0.12732385),
+        -0.42441317), 0.72676045))
+    t34 = tl.fma(t27, (t24 * 2.0) * -1.0, 0.3989423) * t30  # J_1/sqrt(2 pi)
+    t35 = tl.fma(t24, t34, t28)  # Mills ratio/sqrt(2 pi)
+    t36 = t35 * (-2.0)
+    t37 = t35 * (t34 * 8.0)
+    t38 = (0.3989423 * (t34 * 4.0)) * -1.0
+    t39 = t24 * 4.0
+    t40 = t24 * (-2.0)
+    t41 = t21 * (-0.5)
+    t42 = t21 * t41
+    t43 = tl.fma(t21, t41, t42 * -1.0)
+    t44 = tl.fma(t42, 1.442695, 12582912.0)
+    t45 = t44 - 12582912.0
+    t46 = tl.fma(t45, -0.69314575, t42)
+    t47 = t44.to(tl.int32, bitcast=True)
+    t48 = ((127 + ((t47 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t49 = (((t47 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t50 = t49 * t48
+    t51 = tl.fma(t45, -1.4286068e-6, tl.fma(t22, t21 * -1.0, t43))
+    t52 = t46 + t51
+    t53 = t51 + (t46 - t52)
+    t54 = (tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994))
+    t55 = t52 * t52
+    t56 = tl.fma(t54, t55, t52)
+    t57 = tl.fma(tl.fma(t56, t36, t36), t50, 1.0)
+    t58 = 1.0 + t56  # exp(-t^2/2), mantissa
+    t59 = t58 * t50
+    t60 = tl.fma(t35, t39, t37 * t59)
+    t61 = tl.fma(0.3989423, t40, t59 * t38)
+    t62 = tl.fma(t50, tl.fma(t56, t61, t61), 1.0)
+    t63 = (t48 * (t49 * (t14 * tl.fma(t56, 0.3989423, 0.3989423)))) * grad_mean
+    t64 = tl.fma(t34, -4.0, t60)
+    t65 = tl.fma(t34, -4.0, (t64 - t60) * -1.0)
+    t66 = 1.0 + t52
+    t67 = tl.fma(t54, t55, t53 * t66)
+    t68 = (t52 - (t66 - 1.0)) + t67
+    t69 = t66 + t68
+    t70 = t68 - (t69 - t66)
+    t71 = t64 * t69
+    t72 = tl.fma(t64, t70, tl.fma(t65, t69, tl.fma(t64, t69, t71 * -1.0)))
+    t73 = t15 * t71
+    t74 = t48 * (t49 * (t73 + tl.fma(t15, t72, tl.fma(t15, t71, t73 * -1.0))))
+    t75 = tl.where(t21 < 1.0, t32, t57)
+    t76 = t75 * -1.0
+    t77 = tl.where(t21 < 1.375, t33, t74)
+    t78 = tl.fma(tl.where(t21 < 1.75, t31, t62), grad_var, t63)
+    t79 = t77 * -1.0
+    t80 = mean < 0.0
+    t81 = tl.where(t80, t76, t75)
+    t82 = tl.fma(tl.where(t80, t79, t77), grad_var, t81 * grad_mean)
+    return (t82, t78)
 
 
 @triton.jit

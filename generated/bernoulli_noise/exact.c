@@ -26,6 +26,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -48,37 +52,20 @@ static inline __attribute__((always_inline)) void bernoulli_noise_exact_forward_
 {
     const float t0 = (-1.0f) + p_hi;
     const float t1 = -p_hi;
-    const _Bool t2 = mean == mean;
-    const _Bool t3 = 0.0f <= var;
-    const _Bool t4 = t2 & t3;
-    const float t5 = -p_lo;
-    const float t6 = 1.0f / t0;
-    const float t7 = t0 - (-1.0f);
-    const float t8 = p_hi - t7;
-    const float t9 = p_lo + t8;
-    const float t10 = t4 ? 1.0f : (-1.0f);
-    const float t11 = __builtin_sqrtf(t10);
-    const float t12 = -t6;
-    const float t13 = __builtin_fmaf(t0, t12, 1.0f);
-    const float t14 = __builtin_fmaf(t9, t12, t13);
-    const float t15 = t6 * t14;
-    const float t16 = t12 - t15;
-    const float t17 = var * t16;
-    const float t18 = t6 * t1;
-    const float t19 = -t18;
-    const float t20 = __builtin_fmaf(t6, t1, t19);
-    const float t21 = __builtin_fmaf(t15, t1, t20);
-    const float t22 = __builtin_fmaf(t6, t5, t21);
-    const float t23 = t18 + t22;
-    const float t24 = mean * t23;
-    const float t25 = __builtin_fmaf(mean, t24, t17);
-    const float t26 = t4 ? mean : t11;
-    const float c0 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t27 = c0 < t25;
-    const float t28 = t27 ? c0 : t25;
-    const float t29 = t4 ? t28 : t11;
-    *out_mean = t26;
-    *out_var = t29;
+    const _Bool t2 = (mean == mean) & (0.0f <= var);
+    const float t3 = -p_lo;
+    const float t4 = 1.0f / t0;
+    const float t5 = p_lo + (p_hi - (t0 - (-1.0f)));
+    const float t6 = SQRT(t2 ? 1.0f : (-1.0f));
+    const float t7 = -t4;
+    const float t8 = t4 * FMA(t5, t7, FMA(t0, t7, 1.0f));
+    const float t9 = var * (t7 - t8);
+    const float t10 = t4 * t1;
+    const float t11 = FMA(mean, mean * (t10 + FMA(t4, t3, FMA(t8, t1, FMA(t4, t1, -t10)))), t9);
+    const float t12 = t2 ? mean : t6;
+    const float t13 = t2 ? ((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11) : t6;
+    *out_mean = t12;
+    *out_var = t13;
 }
 
 void bernoulli_noise_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -107,31 +94,16 @@ static inline __attribute__((always_inline)) void bernoulli_noise_exact_backward
     const float t2 = (-2.0f) * p_lo;
     const float t3 = 0.0f * grad_mean;
     const float t4 = 1.0f / t0;
-    const float t5 = t0 - (-1.0f);
-    const float t6 = p_hi - t5;
-    const float t7 = p_lo + t6;
-    const float t8 = -t4;
-    const float t9 = __builtin_fmaf(t0, t8, 1.0f);
-    const float t10 = __builtin_fmaf(t7, t8, t9);
-    const float t11 = t4 * t10;
-    const float t12 = t8 - t11;
-    const float t13 = __builtin_fmaf(grad_var, t12, t3);
-    const float t14 = t4 * t1;
-    const float t15 = -t14;
-    const float t16 = __builtin_fmaf(t4, t1, t15);
-    const float t17 = __builtin_fmaf(t11, t1, t16);
-    const float t18 = __builtin_fmaf(t4, t2, t17);
-    const float t19 = t14 + t18;
-    const float t20 = mean * t19;
-    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t21 = t20 < c0;
-    const float t22 = t21 ? c0 : t20;
-    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t23 = c1 < t22;
-    const float t24 = t23 ? c1 : t22;
-    const float t25 = __builtin_fmaf(t24, grad_var, grad_mean);
-    *out_grad_mean = t25;
-    *out_grad_var = t13;
+    const float t5 = p_lo + (p_hi - (t0 - (-1.0f)));
+    const float t6 = -t4;
+    const float t7 = t4 * FMA(t5, t6, FMA(t0, t6, 1.0f));
+    const float t8 = FMA(grad_var, t6 - t7, t3);
+    const float t9 = t4 * t1;
+    const float t10 = mean * (t9 + FMA(t4, t2, FMA(t7, t1, FMA(t4, t1, -t9))));
+    const float t11 = (t10 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t10;
+    const float t12 = FMA((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11, grad_var, grad_mean);
+    *out_grad_mean = t12;
+    *out_grad_var = t8;
 }
 
 void bernoulli_noise_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -32,38 +32,20 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def bernoulli_noise_exact_forward(mean, var, p_hi, p_lo):
-    t0 = mean == mean
-    t1 = 0.0 <= var
-    t2 = t0 & t1
-    t3 = tl.where(t2, 1.0, -1.0)
-    t4 = tl.sqrt_rn(t3)
-    t5 = tl.where(t2, mean, t4)
-    t6 = -1.0 + p_hi
-    t7 = tl.div_rn(1.0, t6)
-    t8 = t7 * -1.0
-    t9 = tl.fma(t6, t8, 1.0)
-    t10 = t6 - -1.0
-    t11 = p_hi - t10
-    t12 = p_lo + t11
-    t13 = tl.fma(t12, t8, t9)
-    t14 = t7 * t13
-    t15 = p_hi * -1.0
-    t16 = t7 * t15
-    t17 = t16 * -1.0
-    t18 = tl.fma(t7, t15, t17)
-    t19 = tl.fma(t14, t15, t18)
-    t20 = p_lo * -1.0
-    t21 = tl.fma(t7, t20, t19)
-    t22 = t16 + t21
-    t23 = mean * t22
-    t24 = t8 - t14
-    t25 = var * t24
-    t26 = tl.fma(mean, t23, t25)
-    c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t27 = c0 < t26
-    t28 = tl.where(t27, c0, t26)
-    t29 = tl.where(t2, t28, t4)
-    return (t5, t29)
+    t0 = (mean == mean) & (0.0 <= var)
+    t1 = tl.sqrt_rn(tl.where(t0, 1.0, -1.0))
+    t2 = tl.where(t0, mean, t1)
+    t3 = (-1.0) + p_hi
+    t4 = tl.div_rn(1.0, t3)
+    t5 = t4 * -1.0
+    t6 = tl.fma(t3, t5, 1.0)
+    t7 = t4 * tl.fma(p_lo + (p_hi - (t3 - (-1.0))), t5, t6)
+    t8 = p_hi * -1.0
+    t9 = t4 * t8
+    t10 = tl.fma(t7, t8, tl.fma(t4, t8, t9 * -1.0))
+    t11 = tl.fma(mean, mean * (t9 + tl.fma(t4, p_lo * -1.0, t10)), var * (t5 - t7))
+    t12 = tl.where(t0, tl.where(3.4028234663852886e+38 < t11, 3.4028234663852886e+38, t11), t1)
+    return (t2, t12)
 
 
 @triton.jit
@@ -82,35 +64,19 @@ def bernoulli_noise_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_va
 
 @triton.jit
 def bernoulli_noise_exact_backward(mean, var, grad_mean, grad_var, p_hi, p_lo):
-    t0 = p_hi + -1.0
+    t0 = p_hi + (-1.0)
     t1 = tl.div_rn(1.0, t0)
     t2 = t1 * -1.0
     t3 = tl.fma(t0, t2, 1.0)
-    t4 = t0 - -1.0
-    t5 = p_hi - t4
-    t6 = p_lo + t5
-    t7 = tl.fma(t6, t2, t3)
-    t8 = t1 * t7
-    t9 = -2.0 * p_hi
-    t10 = t1 * t9
-    t11 = t10 * -1.0
-    t12 = tl.fma(t1, t9, t11)
-    t13 = tl.fma(t8, t9, t12)
-    t14 = -2.0 * p_lo
-    t15 = tl.fma(t1, t14, t13)
-    t16 = t10 + t15
-    t17 = mean * t16
-    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t18 = t17 < c0
-    t19 = tl.where(t18, c0, t17)
-    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t20 = c1 < t19
-    t21 = tl.where(t20, c1, t19)
-    t22 = tl.fma(t21, grad_var, grad_mean)
-    t23 = t2 - t8
-    t24 = 0.0 * grad_mean
-    t25 = tl.fma(grad_var, t23, t24)
-    return (t22, t25)
+    t4 = t1 * tl.fma(p_lo + (p_hi - (t0 - (-1.0))), t2, t3)
+    t5 = (-2.0) * p_hi
+    t6 = t1 * t5
+    t7 = tl.fma(t4, t5, tl.fma(t1, t5, t6 * -1.0))
+    t8 = mean * (t6 + tl.fma(t1, (-2.0) * p_lo, t7))
+    t9 = tl.where(t8 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t8)
+    t10 = tl.fma(tl.where(3.4028234663852886e+38 < t9, 3.4028234663852886e+38, t9), grad_var, grad_mean)
+    t11 = tl.fma(grad_var, t2 - t4, 0.0 * grad_mean)
+    return (t10, t11)
 
 
 @triton.jit

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,166 +48,82 @@ static inline __attribute__((always_inline)) void cos_exact_forward_element(floa
                                                                             float *restrict out_mean,
                                                                             float *restrict out_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = 0.0f <= var;
-    const float c0 = 0x1.e86684p+19f;  // 1000244.12
-    const _Bool t2 = t0 <= c0;
-    const float c1 = 0x1.45f306p-1f;  // 0.636619747
-    const float t3 = mean * c1;
+    const _Bool t2 = t0 <= 1000244.1f;
+    const float t3 = mean * 0.63661975f;
     const _Bool t4 = mean == mean;
     const _Bool t5 = t1 & t2;
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t6 = t3 + c2;
-    const float t7 = t5 ? 1.0f : (-1.0f);
-    const float t8 = __builtin_sqrtf(t7);
-    const float t9 = t6 - c2;
-    const float t10 = -t9;
-    const float t11 = var * t8;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t12 = t9 * 0.25f;
-    const float t13 = c2 + t12;
-    const float t14 = t13 - c2;
-    const float t15 = 4.0f * t14;
-    const float t16 = t9 - t15;
-    const float c3 = 0x1.922p+0f;  // 1.57080078
-    const float t17 = __builtin_fmaf(t10, c3, mean);
-    const float c4 = -0x1.2cp-18f;  // -4.47034836e-06
-    const float t18 = __builtin_fmaf(t10, c4, t17);
-    const float c5 = 0x1.110b46p-26f;  // 1.58932547e-08
-    const float t19 = __builtin_fmaf(t10, c5, t18);
-    const float t20 = t19 * t19;
-    const float t21 = -t11;
-    const float t22 = t11 * (-0.5f);
-    const _Bool t23 = t11 < 0.5f;
-    const _Bool t24 = t11 == t11;
-    const _Bool t25 = t21 < (-150.0f);
-    const float t26 = t25 ? (-150.0f) : t21;
-    const float c6 = -0x1.98f252p-13f;  // -0.000195000917
-    const float c7 = 0x1.1105e8p-7f;  // 0.00833200291
-    const float t27 = __builtin_fmaf(t20, c6, c7);
-    const float c8 = -0x1.55553ep-3f;  // -0.166666493
-    const float t28 = __builtin_fmaf(t20, t27, c8);
-    const float t29 = __builtin_fmaf(t20, t28, 1.0f);
-    const float t30 = t19 * t29;
-    const float c9 = 0x1.98de5ap-16f;  // 2.43704653e-05
-    const float c10 = -0x1.6c06c2p-10f;  // -0.0013886505
-    const float t31 = __builtin_fmaf(t20, c9, c10);
-    const float c11 = 0x1.555538p-5f;  // 0.041666612
-    const float t32 = __builtin_fmaf(t20, t31, c11);
-    const float t33 = __builtin_fmaf(t20, t32, (-0.5f));
-    const float t34 = __builtin_fmaf(t20, t33, 1.0f);
-    const float t35 = t16 * t16;
-    const _Bool t36 = 1.0f == t35;
-    const float t37 = __builtin_fabsf(t16);
-    const _Bool t38 = t37 == 2.0f;
-    const _Bool t39 = (-1.0f) == t16;
-    const _Bool t40 = 1.0f == t16;
-    const _Bool t41 = t39 | t38;
-    const _Bool t42 = t38 | t40;
-    const _Bool t43 = t22 < (-150.0f);
-    const float t44 = t43 ? (-150.0f) : t22;
-    const float t45 = t23 ? t11 : 0.5f;
-    const float t46 = t45 - 0.25f;
-    const float c12 = 0x1.715476p+0f;  // 1.44269502
-    const float t47 = __builtin_fmaf(t26, c12, c2);
-    const float t48 = __builtin_fmaf(c12, t44, c2);
-    const float c13 = -0x1.2607a4p-10f;  // -0.00112163485
-    const float c14 = 0x1.bcaf28p-8f;  // 0.00678534247
-    const float t49 = __builtin_fmaf(t46, c13, c14);
-    const float c15 = -0x1.17b27cp-5f;  // -0.0341427252
-    const float t50 = __builtin_fmaf(t46, t49, c15);
-    const float c16 = 0x1.1b4f9cp-3f;  // 0.138335437
-    const float t51 = __builtin_fmaf(t46, t50, c16);
-    const float c17 = -0x1.b228f4p-2f;  // -0.423984349
-    const float t52 = __builtin_fmaf(t46, t51, c17);
-    const float c18 = 0x1.c50418p-1f;  // 0.884796858
-    const float t53 = __builtin_fmaf(t46, t52, c18);
-    const float t54 = t45 * t53;
-    const float t55 = t47 - c2;
-    const uint32_t t56 = as_bits(t47);
-    const float c19 = -0x1.62e4p-1f;  // -0.693145752
-    const float t57 = __builtin_fmaf(t55, c19, t26);
-    const float c20 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t58 = t55 * c20;
-    const float t59 = t57 + t58;
-    const uint32_t t60 = (uint32_t)((int32_t)t56 >> 1u);
-    const uint32_t t61 = t56 + 1u;
-    const uint32_t t62 = t60 + 127u;
-    const uint32_t t63 = (uint32_t)((int32_t)t61 >> 1u);
-    const uint32_t t64 = t62 << 23u;
-    const uint32_t t65 = 127u + t63;
-    const float t66 = as_float(t64);
-    const uint32_t t67 = t65 << 23u;
-    const float t68 = as_float(t67);
-    const float t69 = t48 - c2;
-    const uint32_t t70 = as_bits(t48);
-    const float t71 = __builtin_fmaf(c19, t69, t44);
-    const float t72 = c20 * t69;
-    const float t73 = t71 + t72;
-    const uint32_t t74 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t75 = 1u + t70;
-    const uint32_t t76 = 127u + t74;
-    const uint32_t t77 = (uint32_t)((int32_t)t75 >> 1u);
-    const uint32_t t78 = t76 << 23u;
-    const uint32_t t79 = 127u + t77;
-    const float t80 = as_float(t78);
-    const uint32_t t81 = t79 << 23u;
-    const float t82 = as_float(t81);
-    const float t83 = t36 ? t34 : t30;
-    const float t84 = t36 ? t30 : t34;
-    const float t85 = -t83;
-    const float t86 = t41 ? t85 : t83;
-    const float t87 = -t84;
-    const float t88 = t42 ? t87 : t84;
-    const float c21 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c22 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t89 = __builtin_fmaf(t59, c21, c22);
-    const float c23 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t90 = __builtin_fmaf(t59, t89, c23);
-    const float c24 = 0x1.55549p-3f;  // 0.166665196
-    const float t91 = __builtin_fmaf(t59, t90, c24);
-    const float c25 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t92 = __builtin_fmaf(t59, t91, c25);
-    const float t93 = t59 * t59;
-    const float t94 = __builtin_fmaf(t92, t93, t59);
-    const float t95 = 1.0f + t94;
-    const float t96 = t25 ? 0.0f : t95;
-    const float t97 = t96 * t66;
-    const float t98 = t97 * t68;
-    const float t99 = t86 * (-2.0f);
-    const float t100 = __builtin_fmaf(t86, t99, 1.0f);
-    const float t101 = -t100;
-    const float t102 = __builtin_fmaf(t98, t101, 1.0f);
-    const float t103 = 1.0f - t98;
-    const float t104 = t23 ? t54 : t103;
-    const float t105 = t104 * t102;
-    const float t106 = 0.5f * t105;
-    const float t107 = __builtin_fmaf(c21, t73, c22);
-    const float t108 = __builtin_fmaf(t73, t107, c23);
-    const float t109 = __builtin_fmaf(t73, t108, c24);
-    const float t110 = __builtin_fmaf(t73, t109, c25);
-    const float t111 = t73 * t73;
-    const float t112 = __builtin_fmaf(t110, t111, t73);
-    const float t113 = 1.0f + t112;
-    const float t114 = t43 ? 0.0f : t113;
-    const float t115 = t114 * t80;
-    const float t116 = t115 * t82;
-    const float t117 = t88 * t116;
-    const float c26 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t118 = c26 < t117;
-    const float t119 = t118 ? c26 : t117;
-    const _Bool t120 = c26 < t106;
-    const float t121 = t120 ? c26 : t106;
-    const float c27 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t122 = t119 < c27;
-    const float t123 = t122 ? c27 : t119;
-    const float t124 = t4 ? t123 : mean;
-    const float t125 = t24 ? t124 : t11;
-    const _Bool t126 = t121 < c27;
-    const float t127 = t126 ? c27 : t121;
-    const float t128 = t4 ? t127 : mean;
-    const float t129 = t24 ? t128 : t11;
-    *out_mean = t125;
-    *out_var = t129;
+    const float t6 = t3 + 12582912.0f;
+    const float t7 = SQRT(t5 ? 1.0f : (-1.0f));
+    const float t8 = t6 - 12582912.0f;
+    const float t9 = -t8;
+    const float t10 = var * t7;  // NaN for a negative variance, and for |mean| > 1e+06
+    const float t11 = t8 - (4.0f * ((12582912.0f + (t8 * 0.25f)) - 12582912.0f));
+    const float t12 = FMA(t9, 1.5893255e-8f, FMA(t9, -4.4703484e-6f, FMA(t9, 1.5708008f, mean)));
+    const float t13 = t12 * t12;
+    const float t14 = -t10;
+    const float t15 = t10 * (-0.5f);
+    const _Bool t16 = t10 < 0.5f;
+    const _Bool t17 = t10 == t10;
+    const _Bool t18 = t14 < (-150.0f);
+    const float t19 = t18 ? (-150.0f) : t14;
+    const float t20 = t12 * FMA(t13, FMA(t13, FMA(t13, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
+    const float t21 = FMA(t13, FMA(t13, FMA(t13, FMA(t13, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
+    const _Bool t22 = 1.0f == (t11 * t11);
+    const _Bool t23 = ABS(t11) == 2.0f;
+    const _Bool t24 = (-1.0f) == t11;
+    const _Bool t25 = 1.0f == t11;
+    const _Bool t26 = t24 | t23;
+    const _Bool t27 = t23 | t25;
+    const _Bool t28 = t15 < (-150.0f);
+    const float t29 = t28 ? (-150.0f) : t15;
+    const float t30 = t16 ? t10 : 0.5f;
+    const float t31 = t30 - 0.25f;
+    const float t32 = FMA(t19, 1.442695f, 12582912.0f);
+    const float t33 = FMA(1.442695f, t29, 12582912.0f);
+    const float t34 = t30 * FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.0011216349f, 0.0067853425f),
+        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
+    const float t35 = t32 - 12582912.0f;
+    const uint32_t t36 = as_bits(t32);
+    const float t37 = FMA(t35, -0.69314575f, t19) + (t35 * (-1.4286068e-6f));
+    const uint32_t t38 = (uint32_t)((int32_t)t36 >> 1u);
+    const uint32_t t39 = t36 + 1u;
+    const uint32_t t40 = t38 + 127u;
+    const uint32_t t41 = (uint32_t)((int32_t)t39 >> 1u);
+    const uint32_t t42 = t40 << 23u;
+    const uint32_t t43 = 127u + t41;
+    const float t44 = as_float(t42);
+    const float t45 = as_float(t43 << 23u);
+    const float t46 = t33 - 12582912.0f;
+    const uint32_t t47 = as_bits(t33);
+    const float t48 = FMA(-0.69314575f, t46, t29) + ((-1.4286068e-6f) * t46);
+    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
+    const uint32_t t50 = 1u + t47;
+    const uint32_t t51 = 127u + t49;
+    const uint32_t t52 = (uint32_t)((int32_t)t50 >> 1u);
+    const uint32_t t53 = t51 << 23u;
+    const uint32_t t54 = 127u + t52;
+    const float t55 = as_float(t53);
+    const float t56 = as_float(t54 << 23u);
+    const float t57 = t22 ? t21 : t20;
+    const float t58 = t22 ? t20 : t21;
+    const float t59 = t26 ? (-t57) : t57;
+    const float t60 = t27 ? (-t58) : t58;
+    const float t61 = ((t18 ? 0.0f : (1.0f + FMA(FMA(t37, FMA(t37, FMA(t37, FMA(t37, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t37 * t37, t37))) * t44) * t45;
+    const float t62 = FMA(t61, -FMA(t59, t59 * (-2.0f), 1.0f), 1.0f);
+    const float t63 = 0.5f * ((t16 ? t34 : (1.0f - t61)) * t62);
+    const float t64 = t60 * (((t28 ? 0.0f : (1.0f + FMA(FMA(t48, FMA(t48, FMA(t48, FMA(0.0013814222f, t48,
+        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t48 * t48, t48))) * t55) * t56);
+    const float t65 = (3.4028234663852886e+38f < t64) ? 3.4028234663852886e+38f : t64;
+    const float t66 = (3.4028234663852886e+38f < t63) ? 3.4028234663852886e+38f : t63;
+    const float t67 = t17 ? (t4 ? ((t65 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t65) : mean) :
+        t10;
+    const float t68 = t17 ? (t4 ? ((t66 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t66) : mean) :
+        t10;
+    *out_mean = t67;
+    *out_var = t68;
 }
 
 void cos_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
@@ -224,181 +144,90 @@ static inline __attribute__((always_inline)) void cos_exact_backward_element(flo
                                                                              float *restrict out_grad_mean,
                                                                              float *restrict out_grad_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = 0.0f <= var;
-    const float c0 = 0x1.e86684p+19f;  // 1000244.12
-    const _Bool t2 = t0 <= c0;
-    const float c1 = 0x1.45f306p-1f;  // 0.636619747
-    const float t3 = mean * c1;
+    const _Bool t2 = t0 <= 1000244.1f;
+    const float t3 = mean * 0.63661975f;
     const _Bool t4 = t1 & t2;
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t5 = t3 + c2;
-    const float t6 = t4 ? 1.0f : (-1.0f);
-    const float t7 = __builtin_sqrtf(t6);
-    const float t8 = t5 - c2;
-    const float t9 = -t8;
-    const float t10 = t8 * 0.25f;
-    const float t11 = c2 + t10;
-    const float t12 = t11 - c2;
-    const float t13 = 4.0f * t12;
-    const float t14 = t8 - t13;
-    const float c3 = 0x1.922p+0f;  // 1.57080078
-    const float t15 = __builtin_fmaf(t9, c3, mean);
-    const float c4 = -0x1.2cp-18f;  // -4.47034836e-06
-    const float t16 = __builtin_fmaf(t9, c4, t15);
-    const float c5 = 0x1.110b46p-26f;  // 1.58932547e-08
-    const float t17 = __builtin_fmaf(t9, c5, t16);
-    const float t18 = var * t7;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t19 = t17 * t17;
-    const float t20 = -t18;
-    const float t21 = t18 * (-0.5f);
-    const _Bool t22 = t18 < 0.5f;
-    const float t23 = t22 ? t18 : 0.5f;
-    const float c6 = -0x1.98f252p-13f;  // -0.000195000917
-    const float c7 = 0x1.1105e8p-7f;  // 0.00833200291
-    const float t24 = __builtin_fmaf(t19, c6, c7);
-    const float c8 = -0x1.55553ep-3f;  // -0.166666493
-    const float t25 = __builtin_fmaf(t19, t24, c8);
-    const float t26 = __builtin_fmaf(t19, t25, 1.0f);
-    const float t27 = t17 * t26;
-    const float c9 = 0x1.98de5ap-16f;  // 2.43704653e-05
-    const float c10 = -0x1.6c06c2p-10f;  // -0.0013886505
-    const float t28 = __builtin_fmaf(t19, c9, c10);
-    const float c11 = 0x1.555538p-5f;  // 0.041666612
-    const float t29 = __builtin_fmaf(t19, t28, c11);
-    const float t30 = __builtin_fmaf(t19, t29, (-0.5f));
-    const float t31 = __builtin_fmaf(t19, t30, 1.0f);
-    const _Bool t32 = t20 < (-150.0f);
-    const float t33 = t32 ? (-150.0f) : t20;
-    const float t34 = t14 * t14;
-    const _Bool t35 = 1.0f == t34;
-    const float t36 = __builtin_fabsf(t14);
-    const _Bool t37 = t36 == 2.0f;
-    const _Bool t38 = (-1.0f) == t14;
-    const _Bool t39 = 1.0f == t14;
-    const _Bool t40 = t38 | t37;
-    const _Bool t41 = t37 | t39;
-    const _Bool t42 = t21 < (-150.0f);
-    const float t43 = t42 ? (-150.0f) : t21;
-    const float t44 = t23 - 0.25f;
-    const float c12 = 0x1.715476p+0f;  // 1.44269502
-    const float t45 = __builtin_fmaf(t33, c12, c2);
-    const float c13 = -0x1.2607a4p-10f;  // -0.00112163485
-    const float c14 = 0x1.bcaf28p-8f;  // 0.00678534247
-    const float t46 = __builtin_fmaf(t44, c13, c14);
-    const float c15 = -0x1.17b27cp-5f;  // -0.0341427252
-    const float t47 = __builtin_fmaf(t44, t46, c15);
-    const float c16 = 0x1.1b4f9cp-3f;  // 0.138335437
-    const float t48 = __builtin_fmaf(t44, t47, c16);
-    const float c17 = -0x1.b228f4p-2f;  // -0.423984349
-    const float t49 = __builtin_fmaf(t44, t48, c17);
-    const float c18 = 0x1.c50418p-1f;  // 0.884796858
-    const float t50 = __builtin_fmaf(t44, t49, c18);
-    const float t51 = t23 * t50;
-    const float t52 = t45 - c2;
-    const uint32_t t53 = as_bits(t45);
-    const float c19 = -0x1.62e4p-1f;  // -0.693145752
-    const float t54 = __builtin_fmaf(t52, c19, t33);
-    const float c20 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t55 = t52 * c20;
-    const float t56 = t54 + t55;
-    const float t57 = __builtin_fmaf(c12, t43, c2);
-    const uint32_t t58 = (uint32_t)((int32_t)t53 >> 1u);
-    const uint32_t t59 = t53 + 1u;
-    const uint32_t t60 = t58 + 127u;
-    const uint32_t t61 = (uint32_t)((int32_t)t59 >> 1u);
-    const uint32_t t62 = t60 << 23u;
-    const uint32_t t63 = 127u + t61;
-    const float t64 = as_float(t62);
-    const uint32_t t65 = t63 << 23u;
-    const float t66 = as_float(t65);
-    const float t67 = t35 ? t31 : t27;
-    const float t68 = t35 ? t27 : t31;
-    const float t69 = t57 - c2;
-    const uint32_t t70 = as_bits(t57);
-    const float t71 = __builtin_fmaf(c19, t69, t43);
-    const float t72 = c20 * t69;
-    const float t73 = t71 + t72;
-    const float t74 = -t67;
-    const float t75 = t40 ? t74 : t67;
-    const uint32_t t76 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t77 = 1u + t70;
-    const uint32_t t78 = 127u + t76;
-    const uint32_t t79 = (uint32_t)((int32_t)t77 >> 1u);
-    const uint32_t t80 = t78 << 23u;
-    const uint32_t t81 = 127u + t79;
-    const float t82 = as_float(t80);
-    const uint32_t t83 = t81 << 23u;
-    const float t84 = as_float(t83);
-    const float t85 = -t68;
-    const float t86 = t41 ? t85 : t68;
-    const float c21 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c22 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t87 = __builtin_fmaf(t56, c21, c22);
-    const float c23 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t88 = __builtin_fmaf(t56, t87, c23);
-    const float c24 = 0x1.55549p-3f;  // 0.166665196
-    const float t89 = __builtin_fmaf(t56, t88, c24);
-    const float c25 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t90 = __builtin_fmaf(t56, t89, c25);
-    const float t91 = t56 * t56;
-    const float t92 = __builtin_fmaf(t90, t91, t56);
-    const float t93 = 1.0f + t92;
-    const float t94 = t32 ? 0.0f : t93;
-    const float t95 = t94 * t64;
-    const float t96 = t95 * t66;
-    const float t97 = t75 * (-2.0f);
-    const float t98 = __builtin_fmaf(t75, t97, 1.0f);
-    const float t99 = -t98;
-    const float t100 = 2.0f * t75;
-    const float t101 = -t75;
-    const float t102 = t86 * t100;
-    const float t103 = __builtin_fmaf(c21, t73, c22);
-    const float t104 = __builtin_fmaf(t73, t103, c23);
-    const float t105 = __builtin_fmaf(t73, t104, c24);
-    const float t106 = __builtin_fmaf(t73, t105, c25);
-    const float t107 = t73 * t73;
-    const float t108 = __builtin_fmaf(t106, t107, t73);
-    const float t109 = 1.0f + t108;
-    const float t110 = t42 ? 0.0f : t109;
-    const float t111 = t110 * t82;
-    const float t112 = t111 * t84;
-    const float t113 = t86 * t112;
-    const float t114 = t112 * t101;
-    const float t115 = (-0.5f) * t113;
-    const float t116 = 2.0f * t96;
-    const float t117 = t116 - 1.0f;
-    const float t118 = __builtin_fmaf(t99, t117, 1.0f);
-    const float t119 = t96 * t118;
-    const float t120 = 0.5f * t119;
-    const float t121 = 1.0f - t96;
-    const float t122 = t22 ? t51 : t121;
-    const float t123 = t96 * t122;
-    const float t124 = t102 * t123;
-    const float c26 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t125 = c26 < t114;
-    const float t126 = t125 ? c26 : t114;
-    const _Bool t127 = c26 < t124;
-    const float t128 = t127 ? c26 : t124;
-    const _Bool t129 = c26 < t115;
-    const float t130 = t129 ? c26 : t115;
-    const float c27 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t131 = t126 < c27;
-    const float t132 = t131 ? c27 : t126;
-    const float t133 = t132 * grad_mean;
-    const _Bool t134 = c26 < t120;
-    const float t135 = t134 ? c26 : t120;
-    const _Bool t136 = t128 < c27;
-    const float t137 = t136 ? c27 : t128;
-    const float t138 = __builtin_fmaf(t137, grad_var, t133);
-    const _Bool t139 = t130 < c27;
-    const float t140 = t139 ? c27 : t130;
-    const _Bool t141 = t135 < c27;
-    const float t142 = t141 ? c27 : t135;
-    const float t143 = t140 * grad_mean;
-    const float t144 = __builtin_fmaf(t142, grad_var, t143);
-    *out_grad_mean = t138;
-    *out_grad_var = t144;
+    const float t5 = t3 + 12582912.0f;
+    const float t6 = SQRT(t4 ? 1.0f : (-1.0f));
+    const float t7 = t5 - 12582912.0f;
+    const float t8 = -t7;
+    const float t9 = t7 - (4.0f * ((12582912.0f + (t7 * 0.25f)) - 12582912.0f));
+    const float t10 = FMA(t8, 1.5893255e-8f, FMA(t8, -4.4703484e-6f, FMA(t8, 1.5708008f, mean)));
+    const float t11 = var * t6;  // NaN for a negative variance, and for |mean| > 1e+06
+    const float t12 = t10 * t10;
+    const float t13 = -t11;
+    const float t14 = t11 * (-0.5f);
+    const _Bool t15 = t11 < 0.5f;
+    const float t16 = t15 ? t11 : 0.5f;
+    const float t17 = t10 * FMA(t12, FMA(t12, FMA(t12, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
+    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
+    const _Bool t19 = t13 < (-150.0f);
+    const float t20 = t19 ? (-150.0f) : t13;
+    const _Bool t21 = 1.0f == (t9 * t9);
+    const _Bool t22 = ABS(t9) == 2.0f;
+    const _Bool t23 = (-1.0f) == t9;
+    const _Bool t24 = 1.0f == t9;
+    const _Bool t25 = t23 | t22;
+    const _Bool t26 = t22 | t24;
+    const _Bool t27 = t14 < (-150.0f);
+    const float t28 = t27 ? (-150.0f) : t14;
+    const float t29 = t16 - 0.25f;
+    const float t30 = FMA(t20, 1.442695f, 12582912.0f);
+    const float t31 = t16 * FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.0011216349f, 0.0067853425f),
+        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
+    const float t32 = t30 - 12582912.0f;
+    const uint32_t t33 = as_bits(t30);
+    const float t34 = FMA(t32, -0.69314575f, t20) + (t32 * (-1.4286068e-6f));
+    const float t35 = FMA(1.442695f, t28, 12582912.0f);
+    const uint32_t t36 = (uint32_t)((int32_t)t33 >> 1u);
+    const uint32_t t37 = t33 + 1u;
+    const uint32_t t38 = t36 + 127u;
+    const uint32_t t39 = (uint32_t)((int32_t)t37 >> 1u);
+    const uint32_t t40 = t38 << 23u;
+    const uint32_t t41 = 127u + t39;
+    const float t42 = as_float(t40);
+    const float t43 = as_float(t41 << 23u);
+    const float t44 = t21 ? t18 : t17;
+    const float t45 = t21 ? t17 : t18;
+    const float t46 = t35 - 12582912.0f;
+    const uint32_t t47 = as_bits(t35);
+    const float t48 = FMA(-0.69314575f, t46, t28) + ((-1.4286068e-6f) * t46);
+    const float t49 = t25 ? (-t44) : t44;
+    const uint32_t t50 = (uint32_t)((int32_t)t47 >> 1u);
+    const uint32_t t51 = 1u + t47;
+    const uint32_t t52 = 127u + t50;
+    const uint32_t t53 = (uint32_t)((int32_t)t51 >> 1u);
+    const uint32_t t54 = t52 << 23u;
+    const uint32_t t55 = 127u + t53;
+    const float t56 = as_float(t54);
+    const float t57 = as_float(t55 << 23u);
+    const float t58 = t26 ? (-t45) : t45;
+    const float t59 = ((t19 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34))) * t42) * t43;
+    const float t60 = -FMA(t49, t49 * (-2.0f), 1.0f);
+    const float t61 = 2.0f * t49;
+    const float t62 = -t49;
+    const float t63 = t58 * t61;
+    const float t64 = ((t27 ? 0.0f : (1.0f + FMA(FMA(t48, FMA(t48, FMA(t48, FMA(0.0013814222f, t48, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t48 * t48, t48))) * t56) * t57;
+    const float t65 = t58 * t64;
+    const float t66 = t64 * t62;
+    const float t67 = (-0.5f) * t65;
+    const float t68 = 0.5f * (t59 * FMA(t60, (2.0f * t59) - 1.0f, 1.0f));
+    const float t69 = t63 * (t59 * (t15 ? t31 : (1.0f - t59)));
+    const float t70 = (3.4028234663852886e+38f < t66) ? 3.4028234663852886e+38f : t66;
+    const float t71 = (3.4028234663852886e+38f < t69) ? 3.4028234663852886e+38f : t69;
+    const float t72 = (3.4028234663852886e+38f < t67) ? 3.4028234663852886e+38f : t67;
+    const float t73 = ((t70 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t70) * grad_mean;
+    const float t74 = (3.4028234663852886e+38f < t68) ? 3.4028234663852886e+38f : t68;
+    const float t75 = FMA((t71 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t71, grad_var, t73);
+    const float t76 = (t72 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t72;
+    const float t77 = FMA((t74 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t74, grad_var, t76 *
+        grad_mean);
+    *out_grad_mean = t75;
+    *out_grad_var = t77;
 }
 
 void cos_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

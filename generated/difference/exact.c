@@ -32,6 +32,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -61,20 +65,12 @@ static inline __attribute__((always_inline)) void difference_exact_forward_eleme
     const _Bool t6 = t2 & t4;
     const float t7 = var1 + var2;
     const _Bool t8 = t3 & t6;
-    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t9 = t5 < c0;
-    const float t10 = t9 ? c0 : t5;
-    const float t11 = t8 ? 1.0f : (-1.0f);
-    const float t12 = __builtin_sqrtf(t11);
-    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t13 = c1 < t7;
-    const float t14 = t13 ? c1 : t7;
-    const float t15 = t8 ? t14 : t12;
-    const _Bool t16 = c1 < t10;
-    const float t17 = t16 ? c1 : t10;
-    const float t18 = t8 ? t17 : t12;
-    *out_mean = t18;
-    *out_var = t15;
+    const float t9 = (t5 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t5;
+    const float t10 = SQRT(t8 ? 1.0f : (-1.0f));
+    const float t11 = t8 ? ((3.4028234663852886e+38f < t7) ? 3.4028234663852886e+38f : t7) : t10;
+    const float t12 = t8 ? ((3.4028234663852886e+38f < t9) ? 3.4028234663852886e+38f : t9) : t10;
+    *out_mean = t12;
+    *out_var = t11;
 }
 
 void difference_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
@@ -101,8 +97,8 @@ static inline __attribute__((always_inline)) void difference_exact_backward_elem
 {
     const float t0 = 0.0f * grad_mean;
     const float t1 = -grad_mean;
-    const float t2 = __builtin_fmaf(0.0f, grad_var, grad_mean);
-    const float t3 = __builtin_fmaf(0.0f, grad_var, t1);
+    const float t2 = FMA(0.0f, grad_var, grad_mean);
+    const float t3 = FMA(0.0f, grad_var, t1);
     const float t4 = grad_var + t0;
     *out_grad_mean1 = t2;
     *out_grad_var1 = t4;

@@ -39,27 +39,16 @@ LANE_ELEMENTS = 2
 @triton.jit
 def difference_exact_forward(mean1, var1, mean2, var2):
     t0 = mean1 - mean2
-    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t1 = t0 < c0
-    t2 = tl.where(t1, c0, t0)
-    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t3 = c1 < t2
-    t4 = tl.where(t3, c1, t2)
-    t5 = mean1 == mean1
-    t6 = 0.0 <= var1
-    t7 = t5 & t6
-    t8 = mean2 == mean2
-    t9 = t8 & t7
-    t10 = 0.0 <= var2
-    t11 = t10 & t9
-    t12 = tl.where(t11, 1.0, -1.0)
-    t13 = tl.sqrt_rn(t12)
-    t14 = tl.where(t11, t4, t13)
-    t15 = var1 + var2
-    t16 = c1 < t15
-    t17 = tl.where(t16, c1, t15)
-    t18 = tl.where(t11, t17, t13)
-    return (t14, t18)
+    t1 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
+    t2 = tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1)
+    t3 = (mean1 == mean1) & (0.0 <= var1)
+    t4 = (mean2 == mean2) & t3
+    t5 = (0.0 <= var2) & t4
+    t6 = tl.sqrt_rn(tl.where(t5, 1.0, -1.0))
+    t7 = tl.where(t5, t2, t6)
+    t8 = var1 + var2
+    t9 = tl.where(t5, tl.where(3.4028234663852886e+38 < t8, 3.4028234663852886e+38, t8), t6)
+    return (t7, t9)
 
 
 @triton.jit
@@ -79,11 +68,9 @@ def difference_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, ou
 @triton.jit
 def difference_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t0 = tl.fma(0.0, grad_var, grad_mean)
-    t1 = 0.0 * grad_mean
-    t2 = grad_var + t1
-    t3 = grad_mean * -1.0
-    t4 = tl.fma(0.0, grad_var, t3)
-    return (t0, t2, t4, t2)
+    t1 = grad_var + (0.0 * grad_mean)
+    t2 = tl.fma(0.0, grad_var, grad_mean * -1.0)
+    return (t0, t1, t2, t1)
 
 
 @triton.jit

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,318 +48,81 @@ static inline __attribute__((always_inline)) void erf_exact_forward_element(floa
                                                                             float *restrict out_mean,
                                                                             float *restrict out_var)
 {
-    const float c0 = 0x1.bd5fc2p-2f;  // 0.4349356
-    const float t0 = var + c0;
+    const float t0 = var + 0.4349356f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const float t3 = mean * mean;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float c1 = 0x1.6a09e6p+0f;  // 1.41421354
-    const float t5 = t2 * c1;
+    const float t5 = t2 * 1.4142135f;
     const _Bool t6 = t2 < 0.75f;
-    const float t7 = __builtin_sqrtf(t4);
-    const float t8 = __builtin_fmaf(t5, 0.25f, 1.0f);
-    const float t9 = 1.0f / t8;
-    const float t10 = 1.0f / t7;
-    const _Bool t11 = mean < 0.0f;
-    const _Bool t12 = var == 0.0f;
-    const float t13 = -t3;
-    const float c2 = -0x1.61de7p-11f;  // -0.000674951356
-    const float c3 = 0x1.4f2c7cp-8f;  // 0.00511434581
-    const float t14 = __builtin_fmaf(t3, c2, c3);
-    const float c4 = -0x1.b7a892p-6f;  // -0.0268346239
-    const float t15 = __builtin_fmaf(t3, t14, c4);
-    const float c5 = 0x1.ce2ac8p-4f;  // 0.112833768
-    const float t16 = __builtin_fmaf(t3, t15, c5);
-    const float c6 = -0x1.81273ap-2f;  // -0.3761262
-    const float t17 = __builtin_fmaf(t3, t16, c6);
-    const float c7 = 0x1.20dd74p+0f;  // 1.12837911
-    const float t18 = __builtin_fmaf(t3, t17, c7);
-    const float t19 = mean * t18;
-    const _Bool t20 = t13 < (-87.25f);
-    const float t21 = t20 ? (-87.25f) : t13;
-    const float c8 = 0x1.715476p+0f;  // 1.44269502
-    const float c9 = 0x1.8p+23f;  // 12582912
-    const float t22 = __builtin_fmaf(t21, c8, c9);
-    const float t23 = t22 - c9;
-    const uint32_t t24 = as_bits(t22);
-    const uint32_t t25 = t24 + 127u;
-    const uint32_t t26 = t25 << 23u;
-    const float t27 = as_float(t26);
-    const float c10 = -0x1.62e4p-1f;  // -0.693145752
-    const float t28 = __builtin_fmaf(t23, c10, t21);
-    const float c11 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t29 = t23 * c11;
-    const float t30 = t28 + t29;
-    const float t31 = t9 - 0.25f;
-    const float c12 = -0x1.8f9f7p-10f;  // -0.00152444001
-    const float c13 = -0x1.a6c3e6p-8f;  // -0.00645088544
-    const float t32 = __builtin_fmaf(t31, c12, c13);
-    const float c14 = 0x1.94d9cap-6f;  // 0.0247101281
-    const float t33 = __builtin_fmaf(t31, t32, c14);
-    const float c15 = -0x1.b38434p-8f;  // -0.00664545316
-    const float t34 = __builtin_fmaf(t31, t33, c15);
-    const float c16 = -0x1.b5d272p-6f;  // -0.0267225374
-    const float t35 = __builtin_fmaf(t31, t34, c16);
-    const float c17 = -0x1.4dd16p-6f;  // -0.0203746259
-    const float t36 = __builtin_fmaf(t31, t35, c17);
-    const float c18 = 0x1.2ee1e4p-6f;  // 0.0184864737
-    const float t37 = __builtin_fmaf(t31, t36, c18);
-    const float c19 = 0x1.4a81dcp-4f;  // 0.0806902498
-    const float t38 = __builtin_fmaf(t31, t37, c19);
-    const float c20 = 0x1.21db92p-3f;  // 0.141532078
-    const float t39 = __builtin_fmaf(t31, t38, c20);
-    const float c21 = 0x1.6faa02p-3f;  // 0.179523483
-    const float t40 = __builtin_fmaf(t31, t39, c21);
-    const float c22 = 0x1.7d99fcp-3f;  // 0.186328858
-    const float t41 = __builtin_fmaf(t31, t40, c22);
-    const float c23 = 0x1.5547ecp-3f;  // 0.166641086
-    const float t42 = __builtin_fmaf(t31, t41, c23);
-    const float c24 = 0x1.0e7dcep-3f;  // 0.132075891
-    const float t43 = __builtin_fmaf(t31, t42, c24);
-    const float t44 = t9 * t43;
-    const float c25 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c26 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t45 = __builtin_fmaf(t30, c25, c26);
-    const float c27 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t46 = __builtin_fmaf(t30, t45, c27);
-    const float c28 = 0x1.55549p-3f;  // 0.166665196
-    const float t47 = __builtin_fmaf(t30, t46, c28);
-    const float c29 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t48 = __builtin_fmaf(t30, t47, c29);
-    const float t49 = t30 * t30;
-    const float t50 = __builtin_fmaf(t48, t49, t30);
-    const float t51 = 1.0f + t50;
-    const float t52 = t51 * t27;
-    const float t53 = t20 ? 0.0f : t52;
-    const float t54 = t44 * t53;
-    const float t55 = __builtin_fmaf(t54, (-2.0f), 1.0f);
-    const float t56 = mean * t10;
-    const float c30 = 0x1.51a986p-1f;  // 0.659496486
-    const float t57 = t10 * c30;
-    const float t58 = var * t10;
-    const float t59 = c0 * t10;
-    const float t60 = t58 * t59;
-    const float c31 = -0x1.6a09e6p+2f;  // -5.65685415
-    const _Bool t61 = t56 < c31;
-    const float t62 = t61 ? c31 : t56;
-    const float t63 = __builtin_fmaf(2.0f, t57, (-1.0f));
-    const float t64 = 2.0f * t57;
-    const float t65 = __builtin_fmaf(t57, t64, (-1.0f));
-    const float c32 = 0x1.6a09e6p+2f;  // 5.65685415
-    const _Bool t66 = c32 < t62;
-    const float t67 = t66 ? c32 : t62;  // (mean - centre)/w
-    const float t68 = t67 * t67;
-    const float c33 = 0x1.8f9c18p-1f;  // 0.780487776
-    const float c34 = 0x1.c18f9cp+2f;  // 7.02439022
-    const float t69 = __builtin_fmaf(t68, c33, c34);
-    const float t70 = __builtin_sqrtf(t69);
-    const float t71 = 1.0f / t70;
-    const float t72 = t67 * t71;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t73 = -t55;
-    const float t74 = t11 ? t73 : t55;
-    const float t75 = t6 ? t19 : t74;
-    const float t76 = t72 * 2.0f;
-    const float t77 = __builtin_fmaf(t72, t76, (-1.0f));
-    const float c35 = 0x1.51535p-12f;  // 0.000321698608
-    const float c36 = 0x1.7bbff6p-11f;  // 0.000724315352
-    const float t78 = __builtin_fmaf(t77, c35, c36);
-    const float c37 = -0x1.2585cp-11f;  // -0.000559849665
-    const float t79 = __builtin_fmaf(t77, t78, c37);
-    const float c38 = -0x1.ae0274p-9f;  // -0.00328071276
-    const float t80 = __builtin_fmaf(t77, t79, c38);
-    const float c39 = -0x1.1ad88ep-9f;  // -0.00215794309
-    const float t81 = __builtin_fmaf(t77, t80, c39);
-    const float c40 = 0x1.0b0a02p-7f;  // 0.00814938638
-    const float t82 = __builtin_fmaf(t77, t81, c40);
-    const float c41 = 0x1.992cbep-7f;  // 0.0124870231
-    const float t83 = __builtin_fmaf(t77, t82, c41);
-    const float c42 = -0x1.1d6d06p-5f;  // -0.0348420255
-    const float t84 = __builtin_fmaf(t77, t83, c42);
-    const float c43 = 0x1.a00dc8p-6f;  // 0.0253939107
-    const float t85 = __builtin_fmaf(t77, t84, c43);
-    const float c44 = -0x1.989d6ap-8f;  // -0.00623496855
-    const float t86 = __builtin_fmaf(t77, t85, c44);
-    const float c45 = -0x1.3d85e8p-11f;  // -0.000605627196
-    const float c46 = -0x1.537e0cp-11f;  // -0.000647530309
-    const float t87 = __builtin_fmaf(t77, c45, c46);
-    const float c47 = 0x1.fe6648p-10f;  // 0.00194701971
-    const float t88 = __builtin_fmaf(t77, t87, c47);
-    const float c48 = 0x1.287acap-8f;  // 0.00452392036
-    const float t89 = __builtin_fmaf(t77, t88, c48);
-    const float c49 = 0x1.d28018p-11f;  // 0.000889778836
-    const float t90 = __builtin_fmaf(t77, t89, c49);
-    const float c50 = -0x1.bd2b72p-7f;  // -0.0135855014
-    const float t91 = __builtin_fmaf(t77, t90, c50);
-    const float c51 = -0x1.8e7d74p-6f;  // -0.0243219025
-    const float t92 = __builtin_fmaf(t77, t91, c51);
-    const float c52 = 0x1.2249d2p-5f;  // 0.0354355909
-    const float t93 = __builtin_fmaf(t77, t92, c52);
-    const float c53 = 0x1.415adep-3f;  // 0.156911597
-    const float t94 = __builtin_fmaf(t77, t93, c53);
-    const float c54 = -0x1.1759fap-1f;  // -0.545608342
-    const float t95 = __builtin_fmaf(t77, t94, c54);
-    const float c55 = 0x1.62935ap+0f;  // 1.38506091
-    const float t96 = __builtin_fmaf(t77, t95, c55);
-    const float c56 = -0x1.307ed8p-12f;  // -0.000290389522
-    const float c57 = -0x1.03a9dap-15f;  // -3.09542993e-05
-    const float t97 = __builtin_fmaf(t77, c56, c57);
-    const float c58 = 0x1.18d312p-10f;  // 0.00107126043
-    const float t98 = __builtin_fmaf(t77, t97, c58);
-    const float c59 = 0x1.5fba66p-12f;  // 0.000335434073
-    const float t99 = __builtin_fmaf(t77, t98, c59);
-    const float c60 = -0x1.66a4e2p-9f;  // -0.00273623713
-    const float t100 = __builtin_fmaf(t77, t99, c60);
-    const float c61 = 0x1.db3d3cp-10f;  // 0.00181289366
-    const float t101 = __builtin_fmaf(t77, t100, c61);
-    const float c62 = 0x1.86ca36p-14f;  // 9.31715695e-05
-    const float t102 = __builtin_fmaf(t77, t101, c62);
-    const float c63 = -0x1.0bbacep-12f;  // -0.000255326944
-    const float t103 = __builtin_fmaf(t77, t102, c63);
-    const float c64 = 0x1.fa0802p-8f;  // 0.00772142457
-    const float c65 = -0x1.b4267p-8f;  // -0.00665512308
-    const float t104 = __builtin_fmaf(t77, c64, c65);
-    const float c66 = -0x1.236afap-7f;  // -0.00889336783
-    const float t105 = __builtin_fmaf(t77, t104, c66);
-    const float c67 = 0x1.3e3afp-7f;  // 0.00971161574
-    const float t106 = __builtin_fmaf(t77, t105, c67);
-    const float c68 = -0x1.be1c0ap-10f;  // -0.0017017728
-    const float t107 = __builtin_fmaf(t77, t106, c68);
-    const float c69 = -0x1.3a3c3p-11f;  // -0.000599355903
-    const float t108 = __builtin_fmaf(t77, t107, c69);
-    const float c70 = 0x1.60d536p-14f;  // 8.4121908e-05
-    const float t109 = __builtin_fmaf(t77, t108, c70);
-    const float c71 = -0x1.830738p-8f;  // -0.00590558164
-    const float c72 = 0x1.5c502p-8f;  // 0.00531483442
-    const float t110 = __builtin_fmaf(t77, c71, c72);
-    const float c73 = 0x1.af9888p-7f;  // 0.0131712593
-    const float t111 = __builtin_fmaf(t77, t110, c73);
-    const float c74 = -0x1.c37794p-6f;  // -0.0275553651
-    const float t112 = __builtin_fmaf(t77, t111, c74);
-    const float c75 = 0x1.8e04f4p-8f;  // 0.00607329328
-    const float t113 = __builtin_fmaf(t77, t112, c75);
-    const float c76 = 0x1.0b6d08p-5f;  // 0.0326447636
-    const float t114 = __builtin_fmaf(t77, t113, c76);
-    const float c77 = -0x1.27a23cp-5f;  // -0.0360881016
-    const float t115 = __builtin_fmaf(t77, t114, c77);
-    const float c78 = 0x1.dadffep-7f;  // 0.014492034
-    const float t116 = __builtin_fmaf(t77, t115, c78);
-    const float c79 = -0x1.0d21bep-9f;  // -0.00205331272
-    const float t117 = __builtin_fmaf(t77, t116, c79);
-    const float c80 = -0x1.76397p-8f;  // -0.00571021065
-    const float c81 = -0x1.3b2678p-8f;  // -0.00480881147
-    const float t118 = __builtin_fmaf(t77, c80, c81);
-    const float c82 = 0x1.64f32cp-6f;  // 0.0217864923
-    const float t119 = __builtin_fmaf(t77, t118, c82);
-    const float c83 = 0x1.b980f2p-8f;  // 0.00673681172
-    const float t120 = __builtin_fmaf(t77, t119, c83);
-    const float c84 = -0x1.46e59p-5f;  // -0.0399043858
-    const float t121 = __builtin_fmaf(t77, t120, c84);
-    const float c85 = 0x1.10a66cp-5f;  // 0.0332824811
-    const float t122 = __builtin_fmaf(t77, t121, c85);
-    const float c86 = -0x1.17ac9ep-5f;  // -0.0341399275
-    const float t123 = __builtin_fmaf(t77, t122, c86);
-    const float c87 = 0x1.8b1d88p-5f;  // 0.048231855
-    const float t124 = __builtin_fmaf(t77, t123, c87);
-    const float c88 = -0x1.1cc15cp-5f;  // -0.0347601697
-    const float t125 = __builtin_fmaf(t77, t124, c88);
-    const float c89 = 0x1.2afd64p-7f;  // 0.0091244448
-    const float t126 = __builtin_fmaf(t77, t125, c89);
-    const float c90 = -0x1.aaf19cp-9f;  // -0.00325732259
-    const float c91 = -0x1.5331fcp-8f;  // -0.00517570879
-    const float t127 = __builtin_fmaf(t77, c90, c91);
-    const float c92 = 0x1.20cfd4p-6f;  // 0.0176276751
-    const float t128 = __builtin_fmaf(t77, t127, c92);
-    const float c93 = 0x1.c00e9ap-6f;  // 0.0273472313
-    const float t129 = __builtin_fmaf(t77, t128, c93);
-    const float c94 = -0x1.4198a4p-5f;  // -0.039257355
-    const float t130 = __builtin_fmaf(t77, t129, c94);
-    const float c95 = -0x1.45675cp-4f;  // -0.0794442743
-    const float t131 = __builtin_fmaf(t77, t130, c95);
-    const float c96 = 0x1.598b1cp-4f;  // 0.0843611807
-    const float t132 = __builtin_fmaf(t77, t131, c96);
-    const float c97 = 0x1.162fcp-3f;  // 0.135833263
-    const float t133 = __builtin_fmaf(t77, t132, c97);
-    const float c98 = -0x1.075cacp-2f;  // -0.257189453
-    const float t134 = __builtin_fmaf(t77, t133, c98);
-    const float c99 = 0x1.336892p-3f;  // 0.150101796
-    const float t135 = __builtin_fmaf(t77, t134, c99);
-    const float c100 = -0x1.fafa2p-6f;  // -0.0309434235
-    const float t136 = __builtin_fmaf(t77, t135, c100);
-    const float c101 = 0x1.3a0edap-7f;  // 0.00958428998
-    const float c102 = -0x1.71719ep-7f;  // -0.0112745306
-    const float t137 = __builtin_fmaf(t77, c101, c102);
-    const float c103 = -0x1.adf44ep-8f;  // -0.0065605822
-    const float t138 = __builtin_fmaf(t77, t137, c103);
-    const float c104 = 0x1.09bc72p-7f;  // 0.00810962263
-    const float t139 = __builtin_fmaf(t77, t138, c104);
-    const float c105 = 0x1.a4eaeap-8f;  // 0.00642269338
-    const float t140 = __builtin_fmaf(t77, t139, c105);
-    const float c106 = -0x1.d6bfe2p-8f;  // -0.00718306797
-    const float t141 = __builtin_fmaf(t77, t140, c106);
-    const float c107 = 0x1.477d02p-10f;  // 0.00124926877
-    const float t142 = __builtin_fmaf(t77, t141, c107);
-    const float c108 = -0x1.ba8152p-10f;  // -0.00168802321
-    const float c109 = 0x1.5b5f86p-9f;  // 0.00265024672
-    const float t143 = __builtin_fmaf(t77, c108, c109);
-    const float c110 = 0x1.dc81bep-7f;  // 0.0145418337
-    const float t144 = __builtin_fmaf(t77, t143, c110);
-    const float c111 = -0x1.6bda8ap-8f;  // -0.00555196637
-    const float t145 = __builtin_fmaf(t77, t144, c111);
-    const float c112 = -0x1.16eb64p-4f;  // -0.0680955797
-    const float t146 = __builtin_fmaf(t77, t145, c112);
-    const float c113 = 0x1.22cf4p-8f;  // 0.00443740189
-    const float t147 = __builtin_fmaf(t77, t146, c113);
-    const float c114 = 0x1.53a744p-2f;  // 0.331692755
-    const float t148 = __builtin_fmaf(t77, t147, c114);
-    const float c115 = -0x1.3228aep-1f;  // -0.597966611
-    const float t149 = __builtin_fmaf(t77, t148, c115);
-    const float c116 = 0x1.ec8c08p-2f;  // 0.481002927
-    const float t150 = __builtin_fmaf(t77, t149, c116);
-    const float c117 = -0x1.896bfep-3f;  // -0.19210051
-    const float t151 = __builtin_fmaf(t77, t150, c117);
-    const float c118 = 0x1.fd6cdp-6f;  // 0.0310928375
-    const float t152 = __builtin_fmaf(t77, t151, c118);
-    const float c119 = -0x1.5e36fep-10f;  // -0.00133596349
-    const float c120 = 0x1.250008p-10f;  // 0.00111770676
-    const float t153 = __builtin_fmaf(t77, c119, c120);
-    const float c121 = -0x1.5357ccp-13f;  // -0.000161811331
-    const float t154 = __builtin_fmaf(t77, t153, c121);
-    const float c122 = 0x1.6c226p-13f;  // 0.000173632754
-    const float t155 = __builtin_fmaf(t77, t154, c122);
-    const float c123 = -0x1.cf3ebp-14f;  // -0.000110446184
-    const float c124 = 0x1.55b834p-13f;  // 0.000162944576
-    const float t156 = __builtin_fmaf(t77, c123, c124);
-    const float c125 = -0x1.07367ap-16f;  // -1.56887054e-05
-    const float t157 = __builtin_fmaf(t77, t156, c125);
-    const float c126 = -0x1.a6bd98p-15f;  // -5.03946067e-05
-    const float t158 = __builtin_fmaf(t77, t157, c126);
-    const float c127 = 0x1.ab8a8ep-17f;  // 1.27417215e-05
-    const float t159 = __builtin_fmaf(t77, t158, c127);
-    const float t160 = __builtin_fmaf(t65, t159, t103);
-    const float t161 = __builtin_fmaf(t65, t160, t86);
-    const float t162 = __builtin_fmaf(t65, t161, t96);
-    const float t163 = t72 * t162;  // mean, normalised
-    const float c128 = 0x1.f2034p-12f;  // 0.000474941917
-    const float c129 = -0x1.e5de6ep-13f;  // -0.000231680329
-    const float t164 = __builtin_fmaf(t77, c128, c129);
-    const float t165 = __builtin_fmaf(t63, t164, t155);
-    const float t166 = __builtin_fmaf(t63, t165, t109);
-    const float t167 = __builtin_fmaf(t63, t166, t142);
-    const float t168 = __builtin_fmaf(t63, t167, t117);
-    const float t169 = __builtin_fmaf(t63, t168, t126);
-    const float t170 = __builtin_fmaf(t63, t169, t136);
-    const float t171 = __builtin_fmaf(t63, t170, t152);  // var, normalised
-    const float t172 = t60 * t171;
-    const _Bool t173 = t163 < (-1.0f);
-    const float t174 = t173 ? (-1.0f) : t163;
-    const _Bool t175 = t172 < 0.0f;
-    const float t176 = t175 ? 0.0f : t172;
-    const _Bool t177 = 1.0f < t174;
-    const float t178 = t177 ? 1.0f : t174;
-    const float t179 = t12 ? t75 : t178;
-    *out_mean = t179;
-    *out_var = t176;
+    const float t7 = SQRT(t4);
+    const float t8 = 1.0f / FMA(t5, 0.25f, 1.0f);
+    const float t9 = 1.0f / t7;
+    const _Bool t10 = mean < 0.0f;
+    const _Bool t11 = var == 0.0f;
+    const float t12 = -t3;
+    const float t13 = mean * FMA(t3, FMA(t3, FMA(t3, FMA(t3, FMA(t3, -0.00067495136f, 0.005114346f), -0.026834624f),
+        0.11283377f), -0.3761262f), 1.1283791f);
+    const _Bool t14 = t12 < (-87.25f);
+    const float t15 = t14 ? (-87.25f) : t12;
+    const float t16 = FMA(t15, 1.442695f, 12582912.0f);
+    const float t17 = t16 - 12582912.0f;
+    const float t18 = as_float((as_bits(t16) + 127u) << 23u);
+    const float t19 = FMA(t17, -0.69314575f, t15) + (t17 * (-1.4286068e-6f));
+    const float t20 = t8 - 0.25f;
+    const float t21 = FMA((t8 * FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20,
+        FMA(t20, FMA(t20, FMA(t20, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
+        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
+        0.13207589f)) * (t14 ? 0.0f : ((1.0f + FMA(FMA(t19, FMA(t19, FMA(t19, FMA(t19, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t19 * t19, t19)) * t18)), -2.0f, 1.0f);
+    const float t22 = mean * t9;
+    const float t23 = t9 * 0.6594965f;
+    const float t24 = (var * t9) * (0.4349356f * t9);
+    const float t25 = (t22 < (-5.656854f)) ? (-5.656854f) : t22;
+    const float t26 = FMA(2.0f, t23, -1.0f);
+    const float t27 = FMA(t23, 2.0f * t23, -1.0f);
+    const float t28 = (5.656854f < t25) ? 5.656854f : t25;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t29 = t28 * (1.0f / SQRT(FMA(t28 * t28, 0.7804878f, 7.02439f)));
+    const float t30 = t6 ? t13 : (t10 ? (-t21) : t21);
+    const float t31 = FMA(t29, t29 * 2.0f, -1.0f);
+    const float t32 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.0003216986f,
+        0.00072431535f), -0.00055984966f), -0.0032807128f), -0.002157943f), 0.008149386f), 0.012487023f),
+        -0.034842025f), 0.02539391f), -0.0062349685f);
+    const float t33 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
+        -0.0006056272f, -0.0006475303f), 0.0019470197f), 0.0045239204f), 0.00088977884f), -0.013585501f),
+        -0.024321903f), 0.03543559f), 0.1569116f), -0.54560834f), 1.3850609f);
+    const float t34 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.00029038952f, -3.09543e-5f),
+        0.0010712604f), 0.00033543407f), -0.0027362371f), 0.0018128937f), 9.317157e-5f), -0.00025532694f);
+    const float t35 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.0077214246f, -0.006655123f),
+        -0.008893368f), 0.009711616f), -0.0017017728f), -0.0005993559f), 8.412191e-5f);
+    const float t36 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.0059055816f,
+        0.0053148344f), 0.013171259f), -0.027555365f), 0.0060732933f), 0.032644764f), -0.0360881f), 0.014492034f),
+        -0.0020533127f);
+    const float t37 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.0057102107f,
+        -0.0048088115f), 0.021786492f), 0.0067368117f), -0.039904386f), 0.03328248f), -0.034139927f), 0.048231855f),
+        -0.03476017f), 0.009124445f);
+    const float t38 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
+        -0.0032573226f, -0.005175709f), 0.017627675f), 0.027347231f), -0.039257355f), -0.079444274f), 0.08436118f),
+        0.13583326f), -0.25718945f), 0.1501018f), -0.030943424f);
+    const float t39 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.00958429f, -0.011274531f),
+        -0.006560582f), 0.008109623f), 0.0064226934f), -0.007183068f), 0.0012492688f);
+    const float t40 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
+        -0.0016880232f, 0.0026502467f), 0.014541834f), -0.0055519664f), -0.06809558f), 0.004437402f), 0.33169276f),
+        -0.5979666f), 0.48100293f), -0.19210051f), 0.031092837f);
+    const float t41 = FMA(t31, FMA(t31, FMA(t31, -0.0013359635f, 0.0011177068f), -0.00016181133f), 0.00017363275f);
+    // mean, normalised
+    const float t42 = t29 * FMA(t27, FMA(t27, FMA(t27, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.000110446184f,
+        0.00016294458f), -1.5688705e-5f), -5.0394607e-5f), 1.2741722e-5f), t34), t32), t33);
+    // var, normalised
+    const float t43 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t31, 0.00047494192f,
+        -0.00023168033f), t41), t35), t39), t36), t37), t38), t40);
+    const float t44 = t24 * t43;
+    const float t45 = (t42 < (-1.0f)) ? (-1.0f) : t42;
+    const float t46 = (t44 < 0.0f) ? 0.0f : t44;
+    const float t47 = t11 ? t30 : ((1.0f < t45) ? 1.0f : t45);
+    *out_mean = t47;
+    *out_var = t46;
 }
 
 void erf_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
@@ -376,376 +143,81 @@ static inline __attribute__((always_inline)) void erf_exact_backward_element(flo
                                                                              float *restrict out_grad_mean,
                                                                              float *restrict out_grad_var)
 {
-    const float c0 = 0x1.bd5fc2p-2f;  // 0.4349356
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.51a986p-1f;  // 0.659496486
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const float t8 = c0 * t4;
-    const float t9 = t7 * t8;
-    const float t10 = t4 * t9;
-    const float t11 = t4 * t4;
-    const float c2 = -0x1.6a09e6p+2f;  // -5.65685415
-    const _Bool t12 = t5 < c2;
-    const float t13 = t12 ? c2 : t5;
-    const float t14 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float t15 = 2.0f * t6;
-    const float t16 = __builtin_fmaf(t6, t15, (-1.0f));
-    const float c3 = 0x1.6a09e6p+2f;  // 5.65685415
-    const _Bool t17 = c3 < t13;
-    const float t18 = t17 ? c3 : t13;  // (mean - centre)/w
-    const float t19 = t18 * t18;
-    const float c4 = 0x1.724288p-1f;  // 0.723163843
-    const float c5 = 0x1.1b7afp+3f;  // 8.85875702
-    const float t20 = __builtin_fmaf(t19, c4, c5);
-    const float t21 = __builtin_sqrtf(t20);
-    const float t22 = 1.0f / t21;
-    const float t23 = t18 * t22;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t24 = t23 * 2.0f;
-    const float t25 = __builtin_fmaf(t23, t24, (-1.0f));
-    const float c6 = -0x1.148a3cp-4f;  // -0.0675146431
-    const float c7 = 0x1.2ba1a4p-4f;  // 0.0731521994
-    const float t26 = __builtin_fmaf(t25, c6, c7);
-    const float c8 = 0x1.ab6b04p-5f;  // 0.0521750525
-    const float t27 = __builtin_fmaf(t25, t26, c8);
-    const float c9 = -0x1.17494ap-4f;  // -0.0681851283
-    const float t28 = __builtin_fmaf(t25, t27, c9);
-    const float c10 = 0x1.8e2f5ep-8f;  // 0.00607582135
-    const float t29 = __builtin_fmaf(t25, t28, c10);
-    const float c11 = 0x1.7c9ddp-9f;  // 0.0029038731
-    const float t30 = __builtin_fmaf(t25, t29, c11);
-    const float c12 = 0x1.88d5c4p-11f;  // 0.000749273342
-    const float t31 = __builtin_fmaf(t25, t30, c12);
-    const float c13 = 0x1.a99c7ep-5f;  // 0.0519545041
-    const float c14 = -0x1.a976f8p-4f;  // -0.103873223
-    const float t32 = __builtin_fmaf(t25, c13, c14);
-    const float c15 = 0x1.23eb8cp-5f;  // 0.0356347784
-    const float t33 = __builtin_fmaf(t25, t32, c15);
-    const float c16 = 0x1.7d4022p-5f;  // 0.04653937
-    const float t34 = __builtin_fmaf(t25, t33, c16);
-    const float c17 = -0x1.b79c6p-6f;  // -0.0268317163
-    const float t35 = __builtin_fmaf(t25, t34, c17);
-    const float c18 = -0x1.0dd6acp-6f;  // -0.0164696388
-    const float t36 = __builtin_fmaf(t25, t35, c18);
-    const float c19 = 0x1.6b1206p-7f;  // 0.0110800294
-    const float t37 = __builtin_fmaf(t25, t36, c19);
-    const float c20 = 0x1.cc792cp-13f;  // 0.000219570793
-    const float t38 = __builtin_fmaf(t25, t37, c20);
-    const float c21 = 0x1.2a032ap-5f;  // 0.0363784619
-    const float c22 = 0x1.0e388p-6f;  // 0.0164929628
-    const float t39 = __builtin_fmaf(t25, c21, c22);
-    const float c23 = -0x1.0c9b1p-3f;  // -0.131155133
-    const float t40 = __builtin_fmaf(t25, t39, c23);
-    const float c24 = 0x1.b03374p-4f;  // 0.10551782
-    const float t41 = __builtin_fmaf(t25, t40, c24);
-    const float c25 = 0x1.a5c116p-9f;  // 0.00321772951
-    const float t42 = __builtin_fmaf(t25, t41, c25);
-    const float c26 = -0x1.a72f6cp-4f;  // -0.103316709
-    const float t43 = __builtin_fmaf(t25, t42, c26);
-    const float c27 = 0x1.bd94a6p-4f;  // 0.10878434
-    const float t44 = __builtin_fmaf(t25, t43, c27);
-    const float c28 = -0x1.3f5c6ep-5f;  // -0.0389845036
-    const float t45 = __builtin_fmaf(t25, t44, c28);
-    const float c29 = 0x1.fe284p-9f;  // 0.00389219075
-    const float t46 = __builtin_fmaf(t25, t45, c29);
-    const float c30 = -0x1.cb4f3ap-6f;  // -0.0280340258
-    const float c31 = 0x1.078db4p-5f;  // 0.0321720615
-    const float t47 = __builtin_fmaf(t25, c30, c31);
-    const float c32 = 0x1.b5b30ap-6f;  // 0.0267150495
-    const float t48 = __builtin_fmaf(t25, t47, c32);
-    const float c33 = -0x1.40c71ep-5f;  // -0.0391574465
-    const float t49 = __builtin_fmaf(t25, t48, c33);
-    const float c34 = 0x1.2ae3c6p-10f;  // 0.00114017387
-    const float t50 = __builtin_fmaf(t25, t49, c34);
-    const float c35 = 0x1.301eccp-7f;  // 0.00928101502
-    const float t51 = __builtin_fmaf(t25, t50, c35);
-    const float c36 = -0x1.243e7ep-9f;  // -0.00222964562
-    const float t52 = __builtin_fmaf(t25, t51, c36);
-    const float c37 = -0x1.c3292ap-17f;  // -1.34456395e-05
-    const float t53 = __builtin_fmaf(t25, t52, c37);
-    const float c38 = 0x1.4ca774p-5f;  // 0.0406071916
-    const float c39 = -0x1.0c4524p-4f;  // -0.0654956251
-    const float t54 = __builtin_fmaf(t25, c38, c39);
-    const float c40 = -0x1.92440cp-4f;  // -0.0982094258
-    const float t55 = __builtin_fmaf(t25, t54, c40);
-    const float c41 = 0x1.157862p-2f;  // 0.270967036
-    const float t56 = __builtin_fmaf(t25, t55, c41);
-    const float c42 = -0x1.b45d84p-3f;  // -0.213068992
-    const float t57 = __builtin_fmaf(t25, t56, c42);
-    const float c43 = 0x1.eb9794p-4f;  // 0.120017603
-    const float t58 = __builtin_fmaf(t25, t57, c43);
-    const float c44 = -0x1.b4e36ep-4f;  // -0.106662206
-    const float t59 = __builtin_fmaf(t25, t58, c44);
-    const float c45 = 0x1.22d0a8p-4f;  // 0.0709997714
-    const float t60 = __builtin_fmaf(t25, t59, c45);
-    const float c46 = -0x1.2e9db2p-6f;  // -0.0184702147
-    const float t61 = __builtin_fmaf(t25, t60, c46);
-    const float c47 = 0x1.dd679ap-7f;  // 0.014569235
-    const float c48 = 0x1.039668p-7f;  // 0.00792198256
-    const float t62 = __builtin_fmaf(t25, c47, c48);
-    const float c49 = -0x1.dcb034p-4f;  // -0.116378978
-    const float t63 = __builtin_fmaf(t25, t62, c49);
-    const float c50 = -0x1.d71688p-6f;  // -0.0287529305
-    const float t64 = __builtin_fmaf(t25, t63, c50);
-    const float c51 = 0x1.97d52ap-2f;  // 0.398274094
-    const float t65 = __builtin_fmaf(t25, t64, c51);
-    const float c52 = -0x1.980d6cp-3f;  // -0.19924435
-    const float t66 = __builtin_fmaf(t25, t65, c52);
-    const float c53 = -0x1.e0ee5p-2f;  // -0.46965909
-    const float t67 = __builtin_fmaf(t25, t66, c53);
-    const float c54 = 0x1.5801d6p-1f;  // 0.671889007
-    const float t68 = __builtin_fmaf(t25, t67, c54);
-    const float c55 = -0x1.60af8cp-2f;  // -0.344419658
-    const float t69 = __builtin_fmaf(t25, t68, c55);
-    const float c56 = 0x1.0cb5c4p-4f;  // 0.0656030327
-    const float t70 = __builtin_fmaf(t25, t69, c56);
-    const float c57 = 0x1.32a936p-6f;  // 0.0187171008
-    const float c58 = -0x1.512c0ep-7f;  // -0.0102896756
-    const float t71 = __builtin_fmaf(t25, c57, c58);
-    const float c59 = -0x1.90b83ap-6f;  // -0.0244579855
-    const float t72 = __builtin_fmaf(t25, t71, c59);
-    const float c60 = 0x1.92697ap-7f;  // 0.0122806402
-    const float t73 = __builtin_fmaf(t25, t72, c60);
-    const float c61 = 0x1.c98accp-8f;  // 0.00698153954
-    const float t74 = __builtin_fmaf(t25, t73, c61);
-    const float c62 = -0x1.69e86cp-9f;  // -0.00276113814
-    const float t75 = __builtin_fmaf(t25, t74, c62);
-    const float c63 = -0x1.7432bcp-13f;  // -0.000177477923
-    const float t76 = __builtin_fmaf(t25, t75, c63);
-    const float t77 = __builtin_fmaf(t14, t76, t53);
-    const float c64 = -0x1.6ccb1p-6f;  // -0.0222652107
-    const float c65 = 0x1.4fe478p-6f;  // 0.0205012485
-    const float t78 = __builtin_fmaf(t25, c64, c65);
-    const float c66 = 0x1.5b6082p-7f;  // 0.0106011042
-    const float t79 = __builtin_fmaf(t25, t78, c66);
-    const float c67 = -0x1.bfa626p-7f;  // -0.0136611639
-    const float t80 = __builtin_fmaf(t25, t79, c67);
-    const float c68 = 0x1.42ab82p-7f;  // 0.00984710548
-    const float t81 = __builtin_fmaf(t25, t80, c68);
-    const float c69 = -0x1.1a19d6p-8f;  // -0.00430451846
-    const float t82 = __builtin_fmaf(t25, t81, c69);
-    const float c70 = -0x1.0ced2p-9f;  // -0.00205174461
-    const float t83 = __builtin_fmaf(t25, t82, c70);
-    const float c71 = 0x1.e540eap-11f;  // 0.000925547734
-    const float t84 = __builtin_fmaf(t25, t83, c71);
-    const float t85 = __builtin_fmaf(t14, t77, t84);
-    const float c72 = -0x1.dcbcdap-7f;  // -0.01454888
-    const float c73 = 0x1.a33ff4p-6f;  // 0.0255889781
-    const float t86 = __builtin_fmaf(t25, c72, c73);
-    const float c74 = 0x1.63d46ap-5f;  // 0.0434362479
-    const float t87 = __builtin_fmaf(t25, t86, c74);
-    const float c75 = -0x1.5ea548p-4f;  // -0.0856068432
-    const float t88 = __builtin_fmaf(t25, t87, c75);
-    const float c76 = -0x1.1390a4p-8f;  // -0.00420478825
-    const float t89 = __builtin_fmaf(t25, t88, c76);
-    const float c77 = 0x1.d2a878p-5f;  // 0.0569650978
-    const float t90 = __builtin_fmaf(t25, t89, c77);
-    const float c78 = -0x1.3aba78p-6f;  // -0.0192094967
-    const float t91 = __builtin_fmaf(t25, t90, c78);
-    const float c79 = -0x1.0d988ap-8f;  // -0.00411370629
-    const float t92 = __builtin_fmaf(t25, t91, c79);
-    const float c80 = 0x1.e37b6ap-10f;  // 0.00184433779
-    const float t93 = __builtin_fmaf(t25, t92, c80);
-    const float t94 = __builtin_fmaf(t14, t85, t93);
-    const float c81 = 0x1.d2d64ap-9f;  // 0.00356168416
-    const float c82 = -0x1.57024cp-9f;  // -0.00261695078
-    const float t95 = __builtin_fmaf(t25, c81, c82);
-    const float c83 = -0x1.145314p-6f;  // -0.0168655105
-    const float t96 = __builtin_fmaf(t25, t95, c83);
-    const float c84 = 0x1.2984a4p-7f;  // 0.0090795327
-    const float t97 = __builtin_fmaf(t25, t96, c84);
-    const float c85 = 0x1.ab77bep-5f;  // 0.052181121
-    const float t98 = __builtin_fmaf(t25, t97, c85);
-    const float c86 = -0x1.2e6f7p-4f;  // -0.0738367438
-    const float t99 = __builtin_fmaf(t25, t98, c86);
-    const float c87 = 0x1.7bcc78p-6f;  // 0.0231810734
-    const float t100 = __builtin_fmaf(t25, t99, c87);
-    const float c88 = 0x1.7d227cp-7f;  // 0.0116313081
-    const float t101 = __builtin_fmaf(t25, t100, c88);
-    const float c89 = -0x1.9f1342p-8f;  // -0.00633354532
-    const float t102 = __builtin_fmaf(t25, t101, c89);
-    const float c90 = 0x1.01eaa8p-6f;  // 0.0157419816
-    const float c91 = 0x1.066f06p-9f;  // 0.00200221012
-    const float t103 = __builtin_fmaf(t25, c90, c91);
-    const float c92 = -0x1.0b42fap-3f;  // -0.130498841
-    const float t104 = __builtin_fmaf(t25, t103, c92);
-    const float c93 = 0x1.26b9f4p-5f;  // 0.0359773412
-    const float t105 = __builtin_fmaf(t25, t104, c93);
-    const float c94 = 0x1.9a6d3ap-1f;  // 0.801614583
-    const float t106 = __builtin_fmaf(t25, t105, c94);
-    const float c95 = -0x1.efa876p+0f;  // -1.93616426
-    const float t107 = __builtin_fmaf(t25, t106, c95);
-    const float c96 = 0x1.188692p+1f;  // 2.19160676
-    const float t108 = __builtin_fmaf(t25, t107, c96);
-    const float c97 = -0x1.6303b6p+0f;  // -1.38677537
-    const float t109 = __builtin_fmaf(t25, t108, c97);
-    const float c98 = 0x1.e75836p-2f;  // 0.475922436
-    const float t110 = __builtin_fmaf(t25, t109, c98);
-    const float c99 = -0x1.1c89cep-4f;  // -0.0694673583
-    const float t111 = __builtin_fmaf(t25, t110, c99);
-    const float c100 = -0x1.69cc4ep-6f;  // -0.0220824014
-    const float c101 = 0x1.8a3fa6p-6f;  // 0.0240630265
-    const float t112 = __builtin_fmaf(t25, c100, c101);
-    const float c102 = 0x1.71bd0ep-4f;  // 0.0902681872
-    const float t113 = __builtin_fmaf(t25, t112, c102);
-    const float c103 = -0x1.2b5bf2p-3f;  // -0.146171466
-    const float t114 = __builtin_fmaf(t25, t113, c103);
-    const float c104 = -0x1.1439ecp-7f;  // -0.00842975639
-    const float t115 = __builtin_fmaf(t25, t114, c104);
-    const float c105 = 0x1.e3b586p-4f;  // 0.118093036
-    const float t116 = __builtin_fmaf(t25, t115, c105);
-    const float c106 = -0x1.c95b88p-5f;  // -0.0558297783
-    const float t117 = __builtin_fmaf(t25, t116, c106);
-    const float c107 = -0x1.b96008p-8f;  // -0.00673484989
-    const float t118 = __builtin_fmaf(t25, t117, c107);
-    const float c108 = 0x1.c827a2p-8f;  // 0.00696037011
-    const float t119 = __builtin_fmaf(t25, t118, c108);
-    const float t120 = __builtin_fmaf(t14, t94, t119);
-    const float c109 = 0x1.3183bcp-10f;  // 0.00116544566
-    const float c110 = 0x1.456bbap-9f;  // 0.00248276372
-    const float t121 = __builtin_fmaf(t25, c109, c110);
-    const float c111 = -0x1.221844p-7f;  // -0.00885299034
-    const float t122 = __builtin_fmaf(t25, t121, c111);
-    const float c112 = 0x1.2f1884p-8f;  // 0.00462487433
-    const float t123 = __builtin_fmaf(t25, t122, c112);
-    const float c113 = 0x1.44482cp-9f;  // 0.00247407472
-    const float t124 = __builtin_fmaf(t25, t123, c113);
-    const float c114 = -0x1.18d164p-9f;  // -0.0021424708
-    const float t125 = __builtin_fmaf(t25, t124, c114);
-    const float c115 = 0x1.153962p-12f;  // 0.000264381553
-    const float t126 = __builtin_fmaf(t25, t125, c115);
-    const float c116 = 0x1.9747cp-12f;  // 0.000388412736
-    const float c117 = 0x1.ad7ba6p-7f;  // 0.0131067811
-    const float t127 = __builtin_fmaf(t25, c116, c117);
-    const float c118 = 0x1.c015c6p-9f;  // 0.00341861765
-    const float t128 = __builtin_fmaf(t25, t127, c118);
-    const float c119 = -0x1.25a2f8p-4f;  // -0.0716886222
-    const float t129 = __builtin_fmaf(t25, t128, c119);
-    const float c120 = -0x1.def636p-6f;  // -0.0292335059
-    const float t130 = __builtin_fmaf(t25, t129, c120);
-    const float c121 = 0x1.5b1adap-2f;  // 0.338969618
-    const float t131 = __builtin_fmaf(t25, t130, c121);
-    const float c122 = -0x1.d16882p-2f;  // -0.454500228
-    const float t132 = __builtin_fmaf(t25, t131, c122);
-    const float c123 = 0x1.027c7ep-2f;  // 0.252428025
-    const float t133 = __builtin_fmaf(t25, t132, c123);
-    const float c124 = -0x1.b1506p-5f;  // -0.0528947711
-    const float t134 = __builtin_fmaf(t25, t133, c124);
-    const float c125 = 0x1.4c4aeap-8f;  // 0.00507038319
-    const float c126 = 0x1.40f57cp-6f;  // 0.019589778
-    const float t135 = __builtin_fmaf(t25, c125, c126);
-    const float c127 = 0x1.d5e648p-7f;  // 0.0143401958
-    const float t136 = __builtin_fmaf(t25, t135, c127);
-    const float c128 = -0x1.f2ac64p-3f;  // -0.243492872
-    const float t137 = __builtin_fmaf(t25, t136, c128);
-    const float c129 = 0x1.5cec88p-2f;  // 0.340746045
-    const float t138 = __builtin_fmaf(t25, t137, c129);
-    const float c130 = -0x1.bcd4acp-5f;  // -0.0543006286
-    const float t139 = __builtin_fmaf(t25, t138, c130);
-    const float c131 = -0x1.94e758p-3f;  // -0.197706878
-    const float t140 = __builtin_fmaf(t25, t139, c131);
-    const float c132 = 0x1.31dd4p-3f;  // 0.149347782
-    const float t141 = __builtin_fmaf(t25, t140, c132);
-    const float c133 = -0x1.13607ep-5f;  // -0.033615347
-    const float t142 = __builtin_fmaf(t25, t141, c133);
-    const float t143 = __builtin_fmaf(t14, t120, t142);
-    const float c134 = 0x1.8df10cp-8f;  // 0.00607210677
-    const float c135 = 0x1.a1b07ep-9f;  // 0.0031867174
-    const float t144 = __builtin_fmaf(t25, c134, c135);
-    const float c136 = -0x1.176662p-5f;  // -0.0341064371
-    const float t145 = __builtin_fmaf(t25, t144, c136);
-    const float c137 = 0x1.d7f11p-6f;  // 0.0288050324
-    const float t146 = __builtin_fmaf(t25, t145, c137);
-    const float c138 = 0x1.2167f4p-7f;  // 0.00883197226
-    const float t147 = __builtin_fmaf(t25, t146, c138);
-    const float c139 = -0x1.300dc2p-6f;  // -0.0185579676
-    const float t148 = __builtin_fmaf(t25, t147, c139);
-    const float c140 = 0x1.7bd44cp-8f;  // 0.00579573493
-    const float t149 = __builtin_fmaf(t25, t148, c140);
-    const float c141 = -0x1.9f0514p-8f;  // -0.00633270014
-    const float c142 = -0x1.3ee048p-7f;  // -0.00973132625
-    const float t150 = __builtin_fmaf(t25, c141, c142);
-    const float c143 = 0x1.3fd6ccp-5f;  // 0.0390428528
-    const float t151 = __builtin_fmaf(t25, t150, c143);
-    const float c144 = 0x1.f6f0c8p-5f;  // 0.0613941103
-    const float t152 = __builtin_fmaf(t25, t151, c144);
-    const float c145 = -0x1.0d5c18p-2f;  // -0.263046622
-    const float t153 = __builtin_fmaf(t25, t152, c145);
-    const float c146 = 0x1.35e378p-2f;  // 0.302625537
-    const float t154 = __builtin_fmaf(t25, t153, c146);
-    const float c147 = -0x1.3c59cap-3f;  // -0.154468134
-    const float t155 = __builtin_fmaf(t25, t154, c147);
-    const float c148 = 0x1.f40308p-6f;  // 0.0305183008
-    const float t156 = __builtin_fmaf(t25, t155, c148);
-    const float c149 = 0x1.8e81a8p-6f;  // 0.0243229046
-    const float c150 = -0x1.f2d628p-8f;  // -0.00761164166
-    const float t157 = __builtin_fmaf(t25, c149, c150);
-    const float c151 = -0x1.5ed748p-3f;  // -0.171309054
-    const float t158 = __builtin_fmaf(t25, t157, c151);
-    const float c152 = 0x1.2ea70ap-2f;  // 0.295559078
-    const float t159 = __builtin_fmaf(t25, t158, c152);
-    const float c153 = -0x1.141be2p-4f;  // -0.0674094036
-    const float t160 = __builtin_fmaf(t25, t159, c153);
-    const float c154 = -0x1.115392p-2f;  // -0.266920358
-    const float t161 = __builtin_fmaf(t25, t160, c154);
-    const float c155 = 0x1.3f7f6p-2f;  // 0.312009335
-    const float t162 = __builtin_fmaf(t25, t161, c155);
-    const float c156 = -0x1.270c4cp-3f;  // -0.144066423
-    const float t163 = __builtin_fmaf(t25, t162, c156);
-    const float c157 = 0x1.a0a528p-6f;  // 0.0254300013
-    const float t164 = __builtin_fmaf(t25, t163, c157);
-    const float t165 = __builtin_fmaf(t14, t143, t164);  // dvar_dvar, normalised
-    const float t166 = t11 * t165;
-    const float c158 = 0x1.05cf92p-11f;  // 0.000499364513
-    const float c159 = -0x1.0b98e2p-11f;  // -0.000510401151
-    const float t167 = __builtin_fmaf(t25, c158, c159);
-    const float c160 = -0x1.73314p-13f;  // -0.000176998321
-    const float t168 = __builtin_fmaf(t25, t167, c160);
-    const float c161 = 0x1.d9fe7ap-13f;  // 0.000226017975
-    const float t169 = __builtin_fmaf(t25, t168, c161);
-    const float c162 = -0x1.648c38p-16f;  // -2.12519008e-05
-    const float t170 = __builtin_fmaf(t25, t169, c162);
-    const float t171 = __builtin_fmaf(t16, t170, t126);
-    const float t172 = __builtin_fmaf(t16, t171, t102);
-    const float t173 = __builtin_fmaf(t16, t172, t134);
-    const float t174 = t23 * t173;  // dmean_dvar, normalised
-    const float t175 = t11 * t174;
-    const float t176 = t175 * grad_mean;
-    const float t177 = __builtin_fmaf(t166, grad_var, t176);
-    const float c163 = 0x1.cbaf4ap-9f;  // 0.00350711611
-    const float c164 = -0x1.330d24p-9f;  // -0.00234261574
-    const float t178 = __builtin_fmaf(t25, c163, c164);
-    const float t179 = __builtin_fmaf(t14, t178, t31);
-    const float t180 = __builtin_fmaf(t14, t179, t38);
-    const float t181 = __builtin_fmaf(t14, t180, t46);
-    const float t182 = __builtin_fmaf(t14, t181, t61);
-    const float t183 = __builtin_fmaf(t14, t182, t70);
-    const float t184 = __builtin_fmaf(t14, t183, t111);
-    const float t185 = t23 * t184;  // dvar_dmu, normalised
-    const float t186 = t10 * t185;
-    const float c165 = -0x1.10e11p-9f;  // -0.0020819027
-    const float c166 = 0x1.a27234p-9f;  // 0.00319249043
-    const float t187 = __builtin_fmaf(t25, c165, c166);
-    const float c167 = 0x1.317a12p-11f;  // 0.000582650828
-    const float t188 = __builtin_fmaf(t25, t187, c167);
-    const float c168 = -0x1.533274p-9f;  // -0.00258786837
-    const float t189 = __builtin_fmaf(t25, t188, c168);
-    const float c169 = 0x1.9e76e6p-11f;  // 0.000790528196
-    const float t190 = __builtin_fmaf(t25, t189, c169);
-    const float c170 = 0x1.a84242p-14f;  // 0.000101151185
-    const float t191 = __builtin_fmaf(t25, t190, c170);
-    const float t192 = __builtin_fmaf(t16, t191, t149);
-    const float t193 = __builtin_fmaf(t16, t192, t156);  // dmean_dmu, normalised
-    const float t194 = t4 * t193;
-    const float t195 = t194 * grad_mean;
-    const float t196 = __builtin_fmaf(t186, grad_var, t195);
-    *out_grad_mean = t196;
-    *out_grad_var = t177;
+    const float t0 = var + 0.4349356f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 0.6594965f;
+    const float t5 = t2 * ((var * t2) * (0.4349356f * t2));
+    const float t6 = t2 * t2;
+    const float t7 = (t3 < (-5.656854f)) ? (-5.656854f) : t3;
+    const float t8 = FMA(2.0f, t4, -1.0f);
+    const float t9 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t10 = (5.656854f < t7) ? 5.656854f : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.72316384f, 8.858757f)));
+    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
+    const float t13 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.06751464f, 0.0731522f), 0.052175052f),
+        -0.06818513f), 0.0060758214f), 0.002903873f), 0.00074927334f);
+    const float t14 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.051954504f, -0.10387322f),
+        0.03563478f), 0.04653937f), -0.026831716f), -0.016469639f), 0.011080029f), 0.0002195708f);
+    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.036378462f,
+        0.016492963f), -0.13115513f), 0.10551782f), 0.0032177295f), -0.10331671f), 0.10878434f), -0.038984504f),
+        0.0038921908f);
+    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.028034026f, 0.03217206f),
+        0.02671505f), -0.039157446f), 0.0011401739f), 0.009281015f), -0.0022296456f), -1.34456395e-5f);
+    const float t17 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.04060719f,
+        -0.065495625f), -0.098209426f), 0.27096704f), -0.21306899f), 0.1200176f), -0.10666221f), 0.07099977f),
+        -0.018470215f);
+    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.014569235f,
+        0.007921983f), -0.11637898f), -0.02875293f), 0.3982741f), -0.19924435f), -0.4696591f), 0.671889f),
+        -0.34441966f), 0.06560303f);
+    const float t19 = FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0187171f,
+        -0.010289676f), -0.024457986f), 0.01228064f), 0.0069815395f), -0.0027611381f), -0.00017747792f), t16), FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.02226521f, 0.020501249f), 0.010601104f),
+        -0.013661164f), 0.0098471055f), -0.0043045185f), -0.0020517446f), 0.00092554773f)), FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.01454888f, 0.025588978f), 0.043436248f), -0.08560684f),
+        -0.0042047882f), 0.056965098f), -0.019209497f), -0.0041137063f), 0.0018443378f));
+    const float t20 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0035616842f,
+        -0.0026169508f), -0.01686551f), 0.009079533f), 0.05218112f), -0.073836744f), 0.023181073f), 0.011631308f),
+        -0.0063335453f);
+    const float t21 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.015741982f,
+        0.0020022101f), -0.13049884f), 0.03597734f), 0.8016146f), -1.9361643f), 2.1916068f), -1.3867754f),
+        0.47592244f), -0.06946736f);
+    const float t22 = FMA(t8, t19, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.022082401f, 0.024063027f), 0.09026819f), -0.14617147f), -0.008429756f), 0.118093036f), -0.05582978f),
+        -0.00673485f), 0.00696037f));
+    const float t23 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0011654457f, 0.0024827637f),
+        -0.00885299f), 0.0046248743f), 0.0024740747f), -0.0021424708f), 0.00026438155f);
+    const float t24 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.00038841274f,
+        0.013106781f), 0.0034186176f), -0.07168862f), -0.029233506f), 0.33896962f), -0.45450023f), 0.25242803f),
+        -0.05289477f);
+    const float t25 = FMA(t8, t22, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.005070383f, 0.019589778f), 0.014340196f), -0.24349287f), 0.34074605f), -0.05430063f), -0.19770688f),
+        0.14934778f), -0.033615347f));
+    const float t26 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.006072107f, 0.0031867174f),
+        -0.034106437f), 0.028805032f), 0.008831972f), -0.018557968f), 0.005795735f);
+    const float t27 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0063327f, -0.009731326f),
+        0.039042853f), 0.06139411f), -0.26304662f), 0.30262554f), -0.15446813f), 0.0305183f);
+    // dvar_dvar, normalised
+    const float t28 = FMA(t8, t25, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.024322905f, -0.0076116417f), -0.17130905f), 0.29555908f), -0.0674094f), -0.26692036f), 0.31200933f),
+        -0.14406642f), 0.025430001f));
+    const float t29 = t6 * t28;
+    // dmean_dvar, normalised
+    const float t30 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0004993645f,
+        -0.00051040115f), -0.00017699832f), 0.00022601798f), -2.12519e-5f), t23), t20), t24);
+    const float t31 = FMA(t29, grad_var, (t6 * t30) * grad_mean);
+    // dvar_dmu, normalised
+    const float t32 = t11 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, 0.003507116f, -0.0023426157f),
+        t13), t14), t15), t17), t18), t21);
+    const float t33 = t5 * t32;
+    // dmean_dmu, normalised
+    const float t34 = FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0020819027f, 0.0031924904f),
+        0.0005826508f), -0.0025878684f), 0.0007905282f), 0.000101151185f), t26), t27);
+    const float t35 = FMA(t33, grad_var, (t2 * t34) * grad_mean);
+    *out_grad_mean = t35;
+    *out_grad_var = t31;
 }
 
 void erf_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

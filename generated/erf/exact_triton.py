@@ -26,317 +26,74 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def erf_exact_forward(mean, var):
-    c0 = tl.full((), 0.434935599565506, tl.float32)
-    t0 = var + c0
-    t1 = 0.0 <= var
-    t2 = tl.where(t1, t0, -1.0)  # a root of it is NaN for v < 0
-    t3 = tl.sqrt_rn(t2)
-    t4 = tl.div_rn(1.0, t3)
-    t5 = mean * t4
-    c1 = tl.full((), -5.656854152679443, tl.float32)
-    t6 = t5 < c1
-    t7 = tl.where(t6, c1, t5)
-    c2 = tl.full((), 5.656854152679443, tl.float32)
-    t8 = c2 < t7
-    t9 = tl.where(t8, c2, t7)  # (mean - centre)/w
-    t10 = t9 * t9
-    c3 = tl.full((), 0.7804877758026123, tl.float32)
-    c4 = tl.full((), 7.02439022064209, tl.float32)
-    t11 = tl.fma(t10, c3, c4)
-    t12 = tl.sqrt_rn(t11)
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t9 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t15 = t14 * 2.0
-    t16 = tl.fma(t14, t15, -1.0)
-    c5 = tl.full((), -0.00011044618440791965, tl.float32)
-    c6 = tl.full((), 0.00016294457600452006, tl.float32)
-    t17 = tl.fma(t16, c5, c6)
-    c7 = tl.full((), -1.568870538903866e-05, tl.float32)
-    t18 = tl.fma(t16, t17, c7)
-    c8 = tl.full((), -5.039460666012019e-05, tl.float32)
-    t19 = tl.fma(t16, t18, c8)
-    c9 = tl.full((), 1.2741721548081841e-05, tl.float32)
-    t20 = tl.fma(t16, t19, c9)
-    c10 = tl.full((), -0.00029038952197879553, tl.float32)
-    c11 = tl.full((), -3.0954299290897325e-05, tl.float32)
-    t21 = tl.fma(t16, c10, c11)
-    c12 = tl.full((), 0.0010712604271247983, tl.float32)
-    t22 = tl.fma(t16, t21, c12)
-    c13 = tl.full((), 0.00033543407334946096, tl.float32)
-    t23 = tl.fma(t16, t22, c13)
-    c14 = tl.full((), -0.002736237132921815, tl.float32)
-    t24 = tl.fma(t16, t23, c14)
-    c15 = tl.full((), 0.0018128936644643545, tl.float32)
-    t25 = tl.fma(t16, t24, c15)
-    c16 = tl.full((), 9.317156946053728e-05, tl.float32)
-    t26 = tl.fma(t16, t25, c16)
-    c17 = tl.full((), -0.0002553269441705197, tl.float32)
-    t27 = tl.fma(t16, t26, c17)
-    c18 = tl.full((), 0.6594964861869812, tl.float32)
-    t28 = t4 * c18
-    t29 = 2.0 * t28
-    t30 = tl.fma(t28, t29, -1.0)
-    t31 = tl.fma(t30, t20, t27)
-    c19 = tl.full((), 0.00032169860787689686, tl.float32)
-    c20 = tl.full((), 0.0007243153522722423, tl.float32)
-    t32 = tl.fma(t16, c19, c20)
-    c21 = tl.full((), -0.0005598496645689011, tl.float32)
-    t33 = tl.fma(t16, t32, c21)
-    c22 = tl.full((), -0.0032807127572596073, tl.float32)
-    t34 = tl.fma(t16, t33, c22)
-    c23 = tl.full((), -0.0021579430904239416, tl.float32)
-    t35 = tl.fma(t16, t34, c23)
-    c24 = tl.full((), 0.008149386383593082, tl.float32)
-    t36 = tl.fma(t16, t35, c24)
-    c25 = tl.full((), 0.012487023137509823, tl.float32)
-    t37 = tl.fma(t16, t36, c25)
-    c26 = tl.full((), -0.034842025488615036, tl.float32)
-    t38 = tl.fma(t16, t37, c26)
-    c27 = tl.full((), 0.025393910706043243, tl.float32)
-    t39 = tl.fma(t16, t38, c27)
-    c28 = tl.full((), -0.006234968546777964, tl.float32)
-    t40 = tl.fma(t16, t39, c28)
-    t41 = tl.fma(t30, t31, t40)
-    c29 = tl.full((), -0.0006056271959096193, tl.float32)
-    c30 = tl.full((), -0.0006475303089246154, tl.float32)
-    t42 = tl.fma(t16, c29, c30)
-    c31 = tl.full((), 0.0019470197148621082, tl.float32)
-    t43 = tl.fma(t16, t42, c31)
-    c32 = tl.full((), 0.004523920360952616, tl.float32)
-    t44 = tl.fma(t16, t43, c32)
-    c33 = tl.full((), 0.0008897788356989622, tl.float32)
-    t45 = tl.fma(t16, t44, c33)
-    c34 = tl.full((), -0.013585501350462437, tl.float32)
-    t46 = tl.fma(t16, t45, c34)
-    c35 = tl.full((), -0.02432190254330635, tl.float32)
-    t47 = tl.fma(t16, t46, c35)
-    c36 = tl.full((), 0.03543559089303017, tl.float32)
-    t48 = tl.fma(t16, t47, c36)
-    c37 = tl.full((), 0.15691159665584564, tl.float32)
-    t49 = tl.fma(t16, t48, c37)
-    c38 = tl.full((), -0.5456083416938782, tl.float32)
-    t50 = tl.fma(t16, t49, c38)
-    c39 = tl.full((), 1.3850609064102173, tl.float32)
-    t51 = tl.fma(t16, t50, c39)
-    t52 = tl.fma(t30, t41, t51)
-    t53 = t14 * t52  # mean, normalised
-    t54 = t53 < -1.0
-    t55 = tl.where(t54, -1.0, t53)
-    t56 = 1.0 < t55
-    t57 = tl.where(t56, 1.0, t55)
-    t58 = mean * mean
-    t59 = t58 * -1.0
-    t60 = t59 < -87.25
-    t61 = tl.where(t60, -87.25, t59)
-    c40 = tl.full((), 1.4426950216293335, tl.float32)
-    c41 = tl.full((), 12582912.0, tl.float32)
-    t62 = tl.fma(t61, c40, c41)
-    t63 = t62 - c41
-    c42 = tl.full((), -0.693145751953125, tl.float32)
-    t64 = tl.fma(t63, c42, t61)
-    c43 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t65 = t63 * c43
-    t66 = t64 + t65
-    c44 = tl.full((), 0.001381422160193324, tl.float32)
-    c45 = tl.full((), 0.00836889911442995, tl.float32)
-    t67 = tl.fma(t66, c44, c45)
-    c46 = tl.full((), 0.04166840389370918, tl.float32)
-    t68 = tl.fma(t66, t67, c46)
-    c47 = tl.full((), 0.1666651964187622, tl.float32)
-    t69 = tl.fma(t66, t68, c47)
-    c48 = tl.full((), 0.4999999403953552, tl.float32)
-    t70 = tl.fma(t66, t69, c48)
-    t71 = t66 * t66
-    t72 = tl.fma(t70, t71, t66)
-    t73 = 1.0 + t72
-    t74 = t62.to(tl.int32, bitcast=True)
-    t75 = t74 + 127
-    t76 = t75 << 23
-    t77 = t76.to(tl.float32, bitcast=True)
-    t78 = t73 * t77
-    t79 = tl.where(t60, 0.0, t78)
-    t80 = tl.abs(mean)
-    c49 = tl.full((), 1.4142135381698608, tl.float32)
-    t81 = t80 * c49
-    t82 = tl.fma(t81, 0.25, 1.0)
-    t83 = tl.div_rn(1.0, t82)
-    t84 = t83 - 0.25
-    c50 = tl.full((), -0.001524440012872219, tl.float32)
-    c51 = tl.full((), -0.0064508854411542416, tl.float32)
-    t85 = tl.fma(t84, c50, c51)
-    c52 = tl.full((), 0.02471012808382511, tl.float32)
-    t86 = tl.fma(t84, t85, c52)
-    c53 = tl.full((), -0.0066454531624913216, tl.float32)
-    t87 = tl.fma(t84, t86, c53)
-    c54 = tl.full((), -0.026722537353634834, tl.float32)
-    t88 = tl.fma(t84, t87, c54)
-    c55 = tl.full((), -0.02037462592124939, tl.float32)
-    t89 = tl.fma(t84, t88, c55)
-    c56 = tl.full((), 0.018486473709344864, tl.float32)
-    t90 = tl.fma(t84, t89, c56)
-    c57 = tl.full((), 0.08069024980068207, tl.float32)
-    t91 = tl.fma(t84, t90, c57)
-    c58 = tl.full((), 0.1415320783853531, tl.float32)
-    t92 = tl.fma(t84, t91, c58)
-    c59 = tl.full((), 0.17952348291873932, tl.float32)
-    t93 = tl.fma(t84, t92, c59)
-    c60 = tl.full((), 0.18632885813713074, tl.float32)
-    t94 = tl.fma(t84, t93, c60)
-    c61 = tl.full((), 0.16664108633995056, tl.float32)
-    t95 = tl.fma(t84, t94, c61)
-    c62 = tl.full((), 0.13207589089870453, tl.float32)
-    t96 = tl.fma(t84, t95, c62)
-    t97 = t83 * t96
-    t98 = t97 * t79
-    t99 = tl.fma(t98, -2.0, 1.0)
-    t100 = t99 * -1.0
-    t101 = mean < 0.0
-    t102 = tl.where(t101, t100, t99)
-    c63 = tl.full((), -0.0006749513559043407, tl.float32)
-    c64 = tl.full((), 0.00511434581130743, tl.float32)
-    t103 = tl.fma(t58, c63, c64)
-    c65 = tl.full((), -0.026834623888134956, tl.float32)
-    t104 = tl.fma(t58, t103, c65)
-    c66 = tl.full((), 0.11283376812934875, tl.float32)
-    t105 = tl.fma(t58, t104, c66)
-    c67 = tl.full((), -0.3761261999607086, tl.float32)
-    t106 = tl.fma(t58, t105, c67)
-    c68 = tl.full((), 1.1283791065216064, tl.float32)
-    t107 = tl.fma(t58, t106, c68)
-    t108 = mean * t107
-    t109 = t80 < 0.75
-    t110 = tl.where(t109, t108, t102)
-    t111 = var == 0.0
-    t112 = tl.where(t111, t110, t57)
-    c69 = tl.full((), -0.0013359634904190898, tl.float32)
-    c70 = tl.full((), 0.0011177067644894123, tl.float32)
-    t113 = tl.fma(t16, c69, c70)
-    c71 = tl.full((), -0.00016181133105419576, tl.float32)
-    t114 = tl.fma(t16, t113, c71)
-    c72 = tl.full((), 0.00017363275401294231, tl.float32)
-    t115 = tl.fma(t16, t114, c72)
-    c73 = tl.full((), 0.0004749419167637825, tl.float32)
-    c74 = tl.full((), -0.00023168032930698246, tl.float32)
-    t116 = tl.fma(t16, c73, c74)
-    t117 = tl.fma(2.0, t28, -1.0)
-    t118 = tl.fma(t117, t116, t115)
-    c75 = tl.full((), 0.00772142456844449, tl.float32)
-    c76 = tl.full((), -0.006655123084783554, tl.float32)
-    t119 = tl.fma(t16, c75, c76)
-    c77 = tl.full((), -0.00889336783438921, tl.float32)
-    t120 = tl.fma(t16, t119, c77)
-    c78 = tl.full((), 0.0097116157412529, tl.float32)
-    t121 = tl.fma(t16, t120, c78)
-    c79 = tl.full((), -0.0017017727950587869, tl.float32)
-    t122 = tl.fma(t16, t121, c79)
-    c80 = tl.full((), -0.0005993559025228024, tl.float32)
-    t123 = tl.fma(t16, t122, c80)
-    c81 = tl.full((), 8.412190800299868e-05, tl.float32)
-    t124 = tl.fma(t16, t123, c81)
-    t125 = tl.fma(t117, t118, t124)
-    c82 = tl.full((), 0.009584289975464344, tl.float32)
-    c83 = tl.full((), -0.011274530552327633, tl.float32)
-    t126 = tl.fma(t16, c82, c83)
-    c84 = tl.full((), -0.0065605822019279, tl.float32)
-    t127 = tl.fma(t16, t126, c84)
-    c85 = tl.full((), 0.0081096226349473, tl.float32)
-    t128 = tl.fma(t16, t127, c85)
-    c86 = tl.full((), 0.006422693375498056, tl.float32)
-    t129 = tl.fma(t16, t128, c86)
-    c87 = tl.full((), -0.007183067966252565, tl.float32)
-    t130 = tl.fma(t16, t129, c87)
-    c88 = tl.full((), 0.0012492687674239278, tl.float32)
-    t131 = tl.fma(t16, t130, c88)
-    t132 = tl.fma(t117, t125, t131)
-    c89 = tl.full((), -0.005905581638216972, tl.float32)
-    c90 = tl.full((), 0.005314834415912628, tl.float32)
-    t133 = tl.fma(t16, c89, c90)
-    c91 = tl.full((), 0.013171259313821793, tl.float32)
-    t134 = tl.fma(t16, t133, c91)
-    c92 = tl.full((), -0.02755536511540413, tl.float32)
-    t135 = tl.fma(t16, t134, c92)
-    c93 = tl.full((), 0.006073293276131153, tl.float32)
-    t136 = tl.fma(t16, t135, c93)
-    c94 = tl.full((), 0.032644763588905334, tl.float32)
-    t137 = tl.fma(t16, t136, c94)
-    c95 = tl.full((), -0.03608810156583786, tl.float32)
-    t138 = tl.fma(t16, t137, c95)
-    c96 = tl.full((), 0.0144920339807868, tl.float32)
-    t139 = tl.fma(t16, t138, c96)
-    c97 = tl.full((), -0.002053312724456191, tl.float32)
-    t140 = tl.fma(t16, t139, c97)
-    t141 = tl.fma(t117, t132, t140)
-    c98 = tl.full((), -0.0057102106511592865, tl.float32)
-    c99 = tl.full((), -0.004808811470866203, tl.float32)
-    t142 = tl.fma(t16, c98, c99)
-    c100 = tl.full((), 0.021786492317914963, tl.float32)
-    t143 = tl.fma(t16, t142, c100)
-    c101 = tl.full((), 0.006736811716109514, tl.float32)
-    t144 = tl.fma(t16, t143, c101)
-    c102 = tl.full((), -0.039904385805130005, tl.float32)
-    t145 = tl.fma(t16, t144, c102)
-    c103 = tl.full((), 0.033282481133937836, tl.float32)
-    t146 = tl.fma(t16, t145, c103)
-    c104 = tl.full((), -0.034139927476644516, tl.float32)
-    t147 = tl.fma(t16, t146, c104)
-    c105 = tl.full((), 0.048231855034828186, tl.float32)
-    t148 = tl.fma(t16, t147, c105)
-    c106 = tl.full((), -0.03476016968488693, tl.float32)
-    t149 = tl.fma(t16, t148, c106)
-    c107 = tl.full((), 0.009124444797635078, tl.float32)
-    t150 = tl.fma(t16, t149, c107)
-    t151 = tl.fma(t117, t141, t150)
-    c108 = tl.full((), -0.0032573225907981396, tl.float32)
-    c109 = tl.full((), -0.005175708793103695, tl.float32)
-    t152 = tl.fma(t16, c108, c109)
-    c110 = tl.full((), 0.017627675086259842, tl.float32)
-    t153 = tl.fma(t16, t152, c110)
-    c111 = tl.full((), 0.027347231283783913, tl.float32)
-    t154 = tl.fma(t16, t153, c111)
-    c112 = tl.full((), -0.03925735503435135, tl.float32)
-    t155 = tl.fma(t16, t154, c112)
-    c113 = tl.full((), -0.0794442743062973, tl.float32)
-    t156 = tl.fma(t16, t155, c113)
-    c114 = tl.full((), 0.08436118066310883, tl.float32)
-    t157 = tl.fma(t16, t156, c114)
-    c115 = tl.full((), 0.1358332633972168, tl.float32)
-    t158 = tl.fma(t16, t157, c115)
-    c116 = tl.full((), -0.25718945264816284, tl.float32)
-    t159 = tl.fma(t16, t158, c116)
-    c117 = tl.full((), 0.15010179579257965, tl.float32)
-    t160 = tl.fma(t16, t159, c117)
-    c118 = tl.full((), -0.03094342350959778, tl.float32)
-    t161 = tl.fma(t16, t160, c118)
-    t162 = tl.fma(t117, t151, t161)
-    c119 = tl.full((), -0.0016880232142284513, tl.float32)
-    c120 = tl.full((), 0.002650246722623706, tl.float32)
-    t163 = tl.fma(t16, c119, c120)
-    c121 = tl.full((), 0.01454183366149664, tl.float32)
-    t164 = tl.fma(t16, t163, c121)
-    c122 = tl.full((), -0.005551966372877359, tl.float32)
-    t165 = tl.fma(t16, t164, c122)
-    c123 = tl.full((), -0.06809557974338531, tl.float32)
-    t166 = tl.fma(t16, t165, c123)
-    c124 = tl.full((), 0.0044374018907547, tl.float32)
-    t167 = tl.fma(t16, t166, c124)
-    c125 = tl.full((), 0.33169275522232056, tl.float32)
-    t168 = tl.fma(t16, t167, c125)
-    c126 = tl.full((), -0.5979666113853455, tl.float32)
-    t169 = tl.fma(t16, t168, c126)
-    c127 = tl.full((), 0.48100292682647705, tl.float32)
-    t170 = tl.fma(t16, t169, c127)
-    c128 = tl.full((), -0.19210051000118256, tl.float32)
-    t171 = tl.fma(t16, t170, c128)
-    c129 = tl.full((), 0.03109283745288849, tl.float32)
-    t172 = tl.fma(t16, t171, c129)
-    t173 = tl.fma(t117, t162, t172)  # var, normalised
-    t174 = var * t4
-    t175 = c0 * t4
-    t176 = t174 * t175
-    t177 = t176 * t173
-    t178 = t177 < 0.0
-    t179 = tl.where(t178, 0.0, t177)
-    return (t112, t179)
+    t0 = var + 0.4349356
+    t1 = tl.where(0.0 <= var, t0, -1.0)  # a root of it is NaN for v < 0
+    t2 = tl.div_rn(1.0, tl.sqrt_rn(t1))
+    t3 = mean * t2
+    t4 = tl.where(t3 < (-5.656854), -5.656854, t3)
+    t5 = tl.where(5.656854 < t4, 5.656854, t4)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t6 = t5 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t5 * t5, 0.7804878, 7.02439)))
+    t7 = tl.fma(t6, t6 * 2.0, -1.0)
+    t8 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.000110446184, 0.00016294458), -1.5688705e-5), -5.0394607e-5),
+        1.2741722e-5))
+    t9 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.00029038952, -3.09543e-5),
+        0.0010712604), 0.00033543407), -0.0027362371), 0.0018128937), 9.317157e-5), -0.00025532694))
+    t10 = t2 * 0.6594965
+    t11 = tl.fma(t10, 2.0 * t10, -1.0)
+    # mean, normalised
+    t12 = (t6 * tl.fma(t11, tl.fma(t11, tl.fma(t11, t8, t9), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0003216986, 0.00072431535), -0.00055984966), -0.0032807128),
+        -0.002157943), 0.008149386), 0.012487023), -0.034842025), 0.02539391), -0.0062349685)), tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0006056272,
+        -0.0006475303), 0.0019470197), 0.0045239204), 0.00088977884), -0.013585501), -0.024321903), 0.03543559),
+        0.1569116), -0.54560834), 1.3850609)))
+    t13 = tl.where(t12 < (-1.0), -1.0, t12)
+    t14 = tl.where(1.0 < t13, 1.0, t13)
+    t15 = mean * mean
+    t16 = t15 * -1.0
+    t17 = t16 < (-87.25)
+    t18 = tl.where(t17, -87.25, t16)
+    t19 = tl.fma(t18, 1.442695, 12582912.0)
+    t20 = t19 - 12582912.0
+    t21 = tl.fma(t20, -0.69314575, t18) + (t20 * (-1.4286068e-6))
+    t22 = (tl.where(t17, 0.0, (1.0 + tl.fma(tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t21 * t21, t21)) * ((((t19.to(tl.int32, bitcast=True)) + 127) <<
+        23).to(tl.float32, bitcast=True))))
+    t23 = tl.abs(mean)
+    t24 = tl.div_rn(1.0, tl.fma(t23 * 1.4142135, 0.25, 1.0))
+    t25 = t24 - 0.25
+    t26 = (tl.fma((t24 * tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
+        tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, -0.00152444, -0.0064508854), 0.024710128),
+        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
+        0.16664109), 0.13207589)) * t22, -2.0, 1.0))
+    t27 = t26 * -1.0
+    t28 = tl.where(mean < 0.0, t27, t26)
+    t29 = (mean * tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, -0.00067495136, 0.005114346),
+        -0.026834624), 0.11283377), -0.3761262), 1.1283791))
+    t30 = tl.where(t23 < 0.75, t29, t28)
+    t31 = tl.where(var == 0.0, t30, t14)
+    t32 = tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0013359635, 0.0011177068), -0.00016181133), 0.00017363275)
+    t33 = tl.fma(t7, 0.00047494192, -0.00023168033)
+    t34 = tl.fma(2.0, t10, -1.0)
+    # var, normalised
+    t35 = (tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, t33, t32), tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0077214246, -0.006655123), -0.008893368),
+        0.009711616), -0.0017017728), -0.0005993559), 8.412191e-5)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, 0.00958429, -0.011274531), -0.006560582), 0.008109623), 0.0064226934), -0.007183068),
+        0.0012492688)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        -0.0059055816, 0.0053148344), 0.013171259), -0.027555365), 0.0060732933), 0.032644764), -0.0360881),
+        0.014492034), -0.0020533127)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, -0.0057102107, -0.0048088115), 0.021786492), 0.0067368117), -0.039904386), 0.03328248),
+        -0.034139927), 0.048231855), -0.03476017), 0.009124445)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0032573226, -0.005175709), 0.017627675),
+        0.027347231), -0.039257355), -0.079444274), 0.08436118), 0.13583326), -0.25718945), 0.1501018), -0.030943424)),
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        -0.0016880232, 0.0026502467), 0.014541834), -0.0055519664), -0.06809558), 0.004437402), 0.33169276),
+        -0.5979666), 0.48100293), -0.19210051), 0.031092837)))
+    t36 = ((var * t2) * (0.4349356 * t2)) * t35
+    t37 = tl.where(t36 < 0.0, 0.0, t36)
+    return (t31, t37)
 
 
 @triton.jit
@@ -352,375 +109,73 @@ def erf_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def erf_exact_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 0.434935599565506, tl.float32)
-    t0 = var + c0
-    t1 = 0.0 <= var
-    t2 = tl.where(t1, t0, -1.0)  # a root of it is NaN for v < 0
-    t3 = tl.sqrt_rn(t2)
-    t4 = tl.div_rn(1.0, t3)
-    t5 = mean * t4
-    c1 = tl.full((), -5.656854152679443, tl.float32)
-    t6 = t5 < c1
-    t7 = tl.where(t6, c1, t5)
-    c2 = tl.full((), 5.656854152679443, tl.float32)
-    t8 = c2 < t7
-    t9 = tl.where(t8, c2, t7)  # (mean - centre)/w
-    t10 = t9 * t9
-    c3 = tl.full((), 0.7231638431549072, tl.float32)
-    c4 = tl.full((), 8.858757019042969, tl.float32)
-    t11 = tl.fma(t10, c3, c4)
-    t12 = tl.sqrt_rn(t11)
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t9 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t15 = t14 * 2.0
-    t16 = tl.fma(t14, t15, -1.0)
-    c5 = tl.full((), -0.06751464307308197, tl.float32)
-    c6 = tl.full((), 0.07315219938755035, tl.float32)
-    t17 = tl.fma(t16, c5, c6)
-    c7 = tl.full((), 0.05217505246400833, tl.float32)
-    t18 = tl.fma(t16, t17, c7)
-    c8 = tl.full((), -0.06818512827157974, tl.float32)
-    t19 = tl.fma(t16, t18, c8)
-    c9 = tl.full((), 0.006075821351259947, tl.float32)
-    t20 = tl.fma(t16, t19, c9)
-    c10 = tl.full((), 0.002903873100876808, tl.float32)
-    t21 = tl.fma(t16, t20, c10)
-    c11 = tl.full((), 0.0007492733420804143, tl.float32)
-    t22 = tl.fma(t16, t21, c11)
-    c12 = tl.full((), 0.003507116110995412, tl.float32)
-    c13 = tl.full((), -0.002342615742236376, tl.float32)
-    t23 = tl.fma(t16, c12, c13)
-    c14 = tl.full((), 0.6594964861869812, tl.float32)
-    t24 = t4 * c14
-    t25 = tl.fma(2.0, t24, -1.0)
-    t26 = tl.fma(t25, t23, t22)
-    c15 = tl.full((), 0.05195450410246849, tl.float32)
-    c16 = tl.full((), -0.10387322306632996, tl.float32)
-    t27 = tl.fma(t16, c15, c16)
-    c17 = tl.full((), 0.03563477843999863, tl.float32)
-    t28 = tl.fma(t16, t27, c17)
-    c18 = tl.full((), 0.046539369970560074, tl.float32)
-    t29 = tl.fma(t16, t28, c18)
-    c19 = tl.full((), -0.026831716299057007, tl.float32)
-    t30 = tl.fma(t16, t29, c19)
-    c20 = tl.full((), -0.016469638794660568, tl.float32)
-    t31 = tl.fma(t16, t30, c20)
-    c21 = tl.full((), 0.011080029420554638, tl.float32)
-    t32 = tl.fma(t16, t31, c21)
-    c22 = tl.full((), 0.00021957079297862947, tl.float32)
-    t33 = tl.fma(t16, t32, c22)
-    t34 = tl.fma(t25, t26, t33)
-    c23 = tl.full((), 0.03637846186757088, tl.float32)
-    c24 = tl.full((), 0.01649296283721924, tl.float32)
-    t35 = tl.fma(t16, c23, c24)
-    c25 = tl.full((), -0.1311551332473755, tl.float32)
-    t36 = tl.fma(t16, t35, c25)
-    c26 = tl.full((), 0.10551781952381134, tl.float32)
-    t37 = tl.fma(t16, t36, c26)
-    c27 = tl.full((), 0.0032177295070141554, tl.float32)
-    t38 = tl.fma(t16, t37, c27)
-    c28 = tl.full((), -0.10331670939922333, tl.float32)
-    t39 = tl.fma(t16, t38, c28)
-    c29 = tl.full((), 0.10878434032201767, tl.float32)
-    t40 = tl.fma(t16, t39, c29)
-    c30 = tl.full((), -0.0389845035970211, tl.float32)
-    t41 = tl.fma(t16, t40, c30)
-    c31 = tl.full((), 0.0038921907544136047, tl.float32)
-    t42 = tl.fma(t16, t41, c31)
-    t43 = tl.fma(t25, t34, t42)
-    c32 = tl.full((), 0.04060719162225723, tl.float32)
-    c33 = tl.full((), -0.06549562513828278, tl.float32)
-    t44 = tl.fma(t16, c32, c33)
-    c34 = tl.full((), -0.0982094258069992, tl.float32)
-    t45 = tl.fma(t16, t44, c34)
-    c35 = tl.full((), 0.270967036485672, tl.float32)
-    t46 = tl.fma(t16, t45, c35)
-    c36 = tl.full((), -0.21306899189949036, tl.float32)
-    t47 = tl.fma(t16, t46, c36)
-    c37 = tl.full((), 0.12001760303974152, tl.float32)
-    t48 = tl.fma(t16, t47, c37)
-    c38 = tl.full((), -0.10666220635175705, tl.float32)
-    t49 = tl.fma(t16, t48, c38)
-    c39 = tl.full((), 0.07099977135658264, tl.float32)
-    t50 = tl.fma(t16, t49, c39)
-    c40 = tl.full((), -0.018470214679837227, tl.float32)
-    t51 = tl.fma(t16, t50, c40)
-    t52 = tl.fma(t25, t43, t51)
-    c41 = tl.full((), 0.014569235034286976, tl.float32)
-    c42 = tl.full((), 0.007921982556581497, tl.float32)
-    t53 = tl.fma(t16, c41, c42)
-    c43 = tl.full((), -0.11637897789478302, tl.float32)
-    t54 = tl.fma(t16, t53, c43)
-    c44 = tl.full((), -0.028752930462360382, tl.float32)
-    t55 = tl.fma(t16, t54, c44)
-    c45 = tl.full((), 0.39827409386634827, tl.float32)
-    t56 = tl.fma(t16, t55, c45)
-    c46 = tl.full((), -0.19924435019493103, tl.float32)
-    t57 = tl.fma(t16, t56, c46)
-    c47 = tl.full((), -0.46965909004211426, tl.float32)
-    t58 = tl.fma(t16, t57, c47)
-    c48 = tl.full((), 0.6718890070915222, tl.float32)
-    t59 = tl.fma(t16, t58, c48)
-    c49 = tl.full((), -0.3444196581840515, tl.float32)
-    t60 = tl.fma(t16, t59, c49)
-    c50 = tl.full((), 0.06560303270816803, tl.float32)
-    t61 = tl.fma(t16, t60, c50)
-    t62 = tl.fma(t25, t52, t61)
-    c51 = tl.full((), 0.0157419815659523, tl.float32)
-    c52 = tl.full((), 0.002002210123464465, tl.float32)
-    t63 = tl.fma(t16, c51, c52)
-    c53 = tl.full((), -0.13049884140491486, tl.float32)
-    t64 = tl.fma(t16, t63, c53)
-    c54 = tl.full((), 0.03597734123468399, tl.float32)
-    t65 = tl.fma(t16, t64, c54)
-    c55 = tl.full((), 0.8016145825386047, tl.float32)
-    t66 = tl.fma(t16, t65, c55)
-    c56 = tl.full((), -1.9361642599105835, tl.float32)
-    t67 = tl.fma(t16, t66, c56)
-    c57 = tl.full((), 2.1916067600250244, tl.float32)
-    t68 = tl.fma(t16, t67, c57)
-    c58 = tl.full((), -1.3867753744125366, tl.float32)
-    t69 = tl.fma(t16, t68, c58)
-    c59 = tl.full((), 0.47592243552207947, tl.float32)
-    t70 = tl.fma(t16, t69, c59)
-    c60 = tl.full((), -0.06946735829114914, tl.float32)
-    t71 = tl.fma(t16, t70, c60)
-    t72 = tl.fma(t25, t62, t71)
-    t73 = t14 * t72  # dvar_dmu, normalised
-    t74 = var * t4
-    t75 = c0 * t4
-    t76 = t74 * t75
-    t77 = t4 * t76
-    t78 = t77 * t73
-    c61 = tl.full((), -0.0020819026976823807, tl.float32)
-    c62 = tl.full((), 0.0031924904324114323, tl.float32)
-    t79 = tl.fma(t16, c61, c62)
-    c63 = tl.full((), 0.0005826508277095854, tl.float32)
-    t80 = tl.fma(t16, t79, c63)
-    c64 = tl.full((), -0.0025878683663904667, tl.float32)
-    t81 = tl.fma(t16, t80, c64)
-    c65 = tl.full((), 0.0007905281963758171, tl.float32)
-    t82 = tl.fma(t16, t81, c65)
-    c66 = tl.full((), 0.00010115118493558839, tl.float32)
-    t83 = tl.fma(t16, t82, c66)
-    c67 = tl.full((), 0.006072106771171093, tl.float32)
-    c68 = tl.full((), 0.0031867173966020346, tl.float32)
-    t84 = tl.fma(t16, c67, c68)
-    c69 = tl.full((), -0.03410643711686134, tl.float32)
-    t85 = tl.fma(t16, t84, c69)
-    c70 = tl.full((), 0.02880503237247467, tl.float32)
-    t86 = tl.fma(t16, t85, c70)
-    c71 = tl.full((), 0.008831972256302834, tl.float32)
-    t87 = tl.fma(t16, t86, c71)
-    c72 = tl.full((), -0.018557967618107796, tl.float32)
-    t88 = tl.fma(t16, t87, c72)
-    c73 = tl.full((), 0.0057957349345088005, tl.float32)
-    t89 = tl.fma(t16, t88, c73)
-    t90 = 2.0 * t24
-    t91 = tl.fma(t24, t90, -1.0)
-    t92 = tl.fma(t91, t83, t89)
-    c74 = tl.full((), -0.00633270014077425, tl.float32)
-    c75 = tl.full((), -0.009731326252222061, tl.float32)
-    t93 = tl.fma(t16, c74, c75)
-    c76 = tl.full((), 0.03904285281896591, tl.float32)
-    t94 = tl.fma(t16, t93, c76)
-    c77 = tl.full((), 0.061394110321998596, tl.float32)
-    t95 = tl.fma(t16, t94, c77)
-    c78 = tl.full((), -0.26304662227630615, tl.float32)
-    t96 = tl.fma(t16, t95, c78)
-    c79 = tl.full((), 0.30262553691864014, tl.float32)
-    t97 = tl.fma(t16, t96, c79)
-    c80 = tl.full((), -0.1544681340456009, tl.float32)
-    t98 = tl.fma(t16, t97, c80)
-    c81 = tl.full((), 0.0305183008313179, tl.float32)
-    t99 = tl.fma(t16, t98, c81)
-    t100 = tl.fma(t91, t92, t99)  # dmean_dmu, normalised
-    t101 = t4 * t100
-    t102 = t101 * grad_mean
-    t103 = tl.fma(t78, grad_var, t102)
-    c82 = tl.full((), 0.018717100843787193, tl.float32)
-    c83 = tl.full((), -0.010289675556123257, tl.float32)
-    t104 = tl.fma(t16, c82, c83)
-    c84 = tl.full((), -0.024457985535264015, tl.float32)
-    t105 = tl.fma(t16, t104, c84)
-    c85 = tl.full((), 0.012280640192329884, tl.float32)
-    t106 = tl.fma(t16, t105, c85)
-    c86 = tl.full((), 0.006981539539992809, tl.float32)
-    t107 = tl.fma(t16, t106, c86)
-    c87 = tl.full((), -0.0027611381374299526, tl.float32)
-    t108 = tl.fma(t16, t107, c87)
-    c88 = tl.full((), -0.00017747792298905551, tl.float32)
-    t109 = tl.fma(t16, t108, c88)
-    c89 = tl.full((), -0.02803402580320835, tl.float32)
-    c90 = tl.full((), 0.0321720615029335, tl.float32)
-    t110 = tl.fma(t16, c89, c90)
-    c91 = tl.full((), 0.026715049520134926, tl.float32)
-    t111 = tl.fma(t16, t110, c91)
-    c92 = tl.full((), -0.0391574464738369, tl.float32)
-    t112 = tl.fma(t16, t111, c92)
-    c93 = tl.full((), 0.0011401738738641143, tl.float32)
-    t113 = tl.fma(t16, t112, c93)
-    c94 = tl.full((), 0.009281015023589134, tl.float32)
-    t114 = tl.fma(t16, t113, c94)
-    c95 = tl.full((), -0.0022296456154435873, tl.float32)
-    t115 = tl.fma(t16, t114, c95)
-    c96 = tl.full((), -1.3445639524434227e-05, tl.float32)
-    t116 = tl.fma(t16, t115, c96)
-    t117 = tl.fma(t25, t109, t116)
-    c97 = tl.full((), -0.02226521074771881, tl.float32)
-    c98 = tl.full((), 0.02050124853849411, tl.float32)
-    t118 = tl.fma(t16, c97, c98)
-    c99 = tl.full((), 0.010601104237139225, tl.float32)
-    t119 = tl.fma(t16, t118, c99)
-    c100 = tl.full((), -0.013661163859069347, tl.float32)
-    t120 = tl.fma(t16, t119, c100)
-    c101 = tl.full((), 0.009847105480730534, tl.float32)
-    t121 = tl.fma(t16, t120, c101)
-    c102 = tl.full((), -0.004304518457502127, tl.float32)
-    t122 = tl.fma(t16, t121, c102)
-    c103 = tl.full((), -0.0020517446100711823, tl.float32)
-    t123 = tl.fma(t16, t122, c103)
-    c104 = tl.full((), 0.0009255477343685925, tl.float32)
-    t124 = tl.fma(t16, t123, c104)
-    t125 = tl.fma(t25, t117, t124)
-    c105 = tl.full((), -0.01454888004809618, tl.float32)
-    c106 = tl.full((), 0.025588978081941605, tl.float32)
-    t126 = tl.fma(t16, c105, c106)
-    c107 = tl.full((), 0.04343624785542488, tl.float32)
-    t127 = tl.fma(t16, t126, c107)
-    c108 = tl.full((), -0.08560684323310852, tl.float32)
-    t128 = tl.fma(t16, t127, c108)
-    c109 = tl.full((), -0.0042047882452607155, tl.float32)
-    t129 = tl.fma(t16, t128, c109)
-    c110 = tl.full((), 0.05696509778499603, tl.float32)
-    t130 = tl.fma(t16, t129, c110)
-    c111 = tl.full((), -0.019209496676921844, tl.float32)
-    t131 = tl.fma(t16, t130, c111)
-    c112 = tl.full((), -0.004113706294447184, tl.float32)
-    t132 = tl.fma(t16, t131, c112)
-    c113 = tl.full((), 0.001844337792135775, tl.float32)
-    t133 = tl.fma(t16, t132, c113)
-    t134 = tl.fma(t25, t125, t133)
-    c114 = tl.full((), -0.02208240143954754, tl.float32)
-    c115 = tl.full((), 0.024063026532530785, tl.float32)
-    t135 = tl.fma(t16, c114, c115)
-    c116 = tl.full((), 0.09026818722486496, tl.float32)
-    t136 = tl.fma(t16, t135, c116)
-    c117 = tl.full((), -0.1461714655160904, tl.float32)
-    t137 = tl.fma(t16, t136, c117)
-    c118 = tl.full((), -0.0084297563880682, tl.float32)
-    t138 = tl.fma(t16, t137, c118)
-    c119 = tl.full((), 0.11809303611516953, tl.float32)
-    t139 = tl.fma(t16, t138, c119)
-    c120 = tl.full((), -0.05582977831363678, tl.float32)
-    t140 = tl.fma(t16, t139, c120)
-    c121 = tl.full((), -0.006734849885106087, tl.float32)
-    t141 = tl.fma(t16, t140, c121)
-    c122 = tl.full((), 0.006960370112210512, tl.float32)
-    t142 = tl.fma(t16, t141, c122)
-    t143 = tl.fma(t25, t134, t142)
-    c123 = tl.full((), 0.005070383194833994, tl.float32)
-    c124 = tl.full((), 0.019589778035879135, tl.float32)
-    t144 = tl.fma(t16, c123, c124)
-    c125 = tl.full((), 0.014340195804834366, tl.float32)
-    t145 = tl.fma(t16, t144, c125)
-    c126 = tl.full((), -0.24349287152290344, tl.float32)
-    t146 = tl.fma(t16, t145, c126)
-    c127 = tl.full((), 0.34074604511260986, tl.float32)
-    t147 = tl.fma(t16, t146, c127)
-    c128 = tl.full((), -0.05430062860250473, tl.float32)
-    t148 = tl.fma(t16, t147, c128)
-    c129 = tl.full((), -0.19770687818527222, tl.float32)
-    t149 = tl.fma(t16, t148, c129)
-    c130 = tl.full((), 0.14934778213500977, tl.float32)
-    t150 = tl.fma(t16, t149, c130)
-    c131 = tl.full((), -0.0336153469979763, tl.float32)
-    t151 = tl.fma(t16, t150, c131)
-    t152 = tl.fma(t25, t143, t151)
-    c132 = tl.full((), 0.024322904646396637, tl.float32)
-    c133 = tl.full((), -0.00761164166033268, tl.float32)
-    t153 = tl.fma(t16, c132, c133)
-    c134 = tl.full((), -0.17130905389785767, tl.float32)
-    t154 = tl.fma(t16, t153, c134)
-    c135 = tl.full((), 0.2955590784549713, tl.float32)
-    t155 = tl.fma(t16, t154, c135)
-    c136 = tl.full((), -0.06740940362215042, tl.float32)
-    t156 = tl.fma(t16, t155, c136)
-    c137 = tl.full((), -0.2669203579425812, tl.float32)
-    t157 = tl.fma(t16, t156, c137)
-    c138 = tl.full((), 0.312009334564209, tl.float32)
-    t158 = tl.fma(t16, t157, c138)
-    c139 = tl.full((), -0.14406642317771912, tl.float32)
-    t159 = tl.fma(t16, t158, c139)
-    c140 = tl.full((), 0.025430001318454742, tl.float32)
-    t160 = tl.fma(t16, t159, c140)
-    t161 = tl.fma(t25, t152, t160)  # dvar_dvar, normalised
-    t162 = t4 * t4
-    t163 = t162 * t161
-    c141 = tl.full((), 0.0004993645125068724, tl.float32)
-    c142 = tl.full((), -0.0005104011506773531, tl.float32)
-    t164 = tl.fma(t16, c141, c142)
-    c143 = tl.full((), -0.000176998320966959, tl.float32)
-    t165 = tl.fma(t16, t164, c143)
-    c144 = tl.full((), 0.00022601797536481172, tl.float32)
-    t166 = tl.fma(t16, t165, c144)
-    c145 = tl.full((), -2.1251900761853904e-05, tl.float32)
-    t167 = tl.fma(t16, t166, c145)
-    c146 = tl.full((), 0.0011654456611722708, tl.float32)
-    c147 = tl.full((), 0.002482763724401593, tl.float32)
-    t168 = tl.fma(t16, c146, c147)
-    c148 = tl.full((), -0.008852990344166756, tl.float32)
-    t169 = tl.fma(t16, t168, c148)
-    c149 = tl.full((), 0.004624874331057072, tl.float32)
-    t170 = tl.fma(t16, t169, c149)
-    c150 = tl.full((), 0.0024740747176110744, tl.float32)
-    t171 = tl.fma(t16, t170, c150)
-    c151 = tl.full((), -0.002142470795661211, tl.float32)
-    t172 = tl.fma(t16, t171, c151)
-    c152 = tl.full((), 0.00026438155327923596, tl.float32)
-    t173 = tl.fma(t16, t172, c152)
-    t174 = tl.fma(t91, t167, t173)
-    c153 = tl.full((), 0.003561684163287282, tl.float32)
-    c154 = tl.full((), -0.0026169507764279842, tl.float32)
-    t175 = tl.fma(t16, c153, c154)
-    c155 = tl.full((), -0.016865510493516922, tl.float32)
-    t176 = tl.fma(t16, t175, c155)
-    c156 = tl.full((), 0.009079532697796822, tl.float32)
-    t177 = tl.fma(t16, t176, c156)
-    c157 = tl.full((), 0.052181120961904526, tl.float32)
-    t178 = tl.fma(t16, t177, c157)
-    c158 = tl.full((), -0.07383674383163452, tl.float32)
-    t179 = tl.fma(t16, t178, c158)
-    c159 = tl.full((), 0.023181073367595673, tl.float32)
-    t180 = tl.fma(t16, t179, c159)
-    c160 = tl.full((), 0.011631308123469353, tl.float32)
-    t181 = tl.fma(t16, t180, c160)
-    c161 = tl.full((), -0.006333545316010714, tl.float32)
-    t182 = tl.fma(t16, t181, c161)
-    t183 = tl.fma(t91, t174, t182)
-    c162 = tl.full((), 0.0003884127363562584, tl.float32)
-    c163 = tl.full((), 0.01310678105801344, tl.float32)
-    t184 = tl.fma(t16, c162, c163)
-    c164 = tl.full((), 0.0034186176490038633, tl.float32)
-    t185 = tl.fma(t16, t184, c164)
-    c165 = tl.full((), -0.07168862223625183, tl.float32)
-    t186 = tl.fma(t16, t185, c165)
-    c166 = tl.full((), -0.029233505949378014, tl.float32)
-    t187 = tl.fma(t16, t186, c166)
-    c167 = tl.full((), 0.3389696180820465, tl.float32)
-    t188 = tl.fma(t16, t187, c167)
-    c168 = tl.full((), -0.4545002281665802, tl.float32)
-    t189 = tl.fma(t16, t188, c168)
-    c169 = tl.full((), 0.2524280250072479, tl.float32)
-    t190 = tl.fma(t16, t189, c169)
-    c170 = tl.full((), -0.052894771099090576, tl.float32)
-    t191 = tl.fma(t16, t190, c170)
-    t192 = tl.fma(t91, t183, t191)
-    t193 = t14 * t192  # dmean_dvar, normalised
-    t194 = t162 * t193
-    t195 = t194 * grad_mean
-    t196 = tl.fma(t163, grad_var, t195)
-    return (t103, t196)
+    t0 = var + 0.4349356
+    t1 = tl.where(0.0 <= var, t0, -1.0)  # a root of it is NaN for v < 0
+    t2 = tl.div_rn(1.0, tl.sqrt_rn(t1))
+    t3 = mean * t2
+    t4 = tl.where(t3 < (-5.656854), -5.656854, t3)
+    t5 = tl.where(5.656854 < t4, 5.656854, t4)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t6 = t5 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t5 * t5, 0.72316384, 8.858757)))
+    t7 = tl.fma(t6, t6 * 2.0, -1.0)
+    t8 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.06751464, 0.0731522), 0.052175052),
+        -0.06818513), 0.0060758214), 0.002903873), 0.00074927334))
+    t9 = tl.fma(t7, 0.003507116, -0.0023426157)
+    t10 = t2 * 0.6594965
+    t11 = tl.fma(2.0, t10, -1.0)
+    # dvar_dmu, normalised
+    t12 = (t6 * tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, t9, t8), tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.051954504, -0.10387322), 0.03563478), 0.04653937),
+        -0.026831716), -0.016469639), 0.011080029), 0.0002195708)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.036378462, 0.016492963), -0.13115513), 0.10551782),
+        0.0032177295), -0.10331671), 0.10878434), -0.038984504), 0.0038921908)), tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.04060719, -0.065495625), -0.098209426), 0.27096704),
+        -0.21306899), 0.1200176), -0.10666221), 0.07099977), -0.018470215)), tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.014569235, 0.007921983), -0.11637898),
+        -0.02875293), 0.3982741), -0.19924435), -0.4696591), 0.671889), -0.34441966), 0.06560303)), tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.015741982,
+        0.0020022101), -0.13049884), 0.03597734), 0.8016146), -1.9361643), 2.1916068), -1.3867754), 0.47592244),
+        -0.06946736)))
+    t13 = (t2 * ((var * t2) * (0.4349356 * t2))) * t12
+    t14 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0020819027, 0.0031924904), 0.0005826508),
+        -0.0025878684), 0.0007905282), 0.000101151185))
+    t15 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.006072107, 0.0031867174), -0.034106437),
+        0.028805032), 0.008831972), -0.018557968), 0.005795735))
+    t16 = tl.fma(t10, 2.0 * t10, -1.0)
+    # dmean_dmu, normalised
+    t17 = (tl.fma(t16, tl.fma(t16, t14, t15), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, -0.0063327, -0.009731326), 0.039042853), 0.06139411), -0.26304662), 0.30262554), -0.15446813),
+        0.0305183)))
+    t18 = tl.fma(t13, grad_var, (t2 * t17) * grad_mean)
+    # dvar_dvar, normalised
+    t19 = (tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0187171, -0.010289676), -0.024457986), 0.01228064), 0.0069815395),
+        -0.0027611381), -0.00017747792), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        -0.028034026, 0.03217206), 0.02671505), -0.039157446), 0.0011401739), 0.009281015), -0.0022296456),
+        -1.34456395e-5)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.02226521,
+        0.020501249), 0.010601104), -0.013661164), 0.0098471055), -0.0043045185), -0.0020517446), 0.00092554773)),
+        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.01454888,
+        0.025588978), 0.043436248), -0.08560684), -0.0042047882), 0.056965098), -0.019209497), -0.0041137063),
+        0.0018443378)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        -0.022082401, 0.024063027), 0.09026819), -0.14617147), -0.008429756), 0.118093036), -0.05582978), -0.00673485),
+        0.00696037)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        0.005070383, 0.019589778), 0.014340196), -0.24349287), 0.34074605), -0.05430063), -0.19770688), 0.14934778),
+        -0.033615347)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        0.024322905, -0.0076116417), -0.17130905), 0.29555908), -0.0674094), -0.26692036), 0.31200933), -0.14406642),
+        0.025430001)))
+    t20 = t2 * t2
+    t21 = t20 * t19
+    # dmean_dvar, normalised
+    t22 = (t6 * tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0004993645,
+        -0.00051040115), -0.00017699832), 0.00022601798), -2.12519e-5), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, tl.fma(t7, 0.0011654457, 0.0024827637), -0.00885299), 0.0046248743), 0.0024740747), -0.0021424708),
+        0.00026438155)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        0.0035616842, -0.0026169508), -0.01686551), 0.009079533), 0.05218112), -0.073836744), 0.023181073),
+        0.011631308), -0.0063335453)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
+        tl.fma(t7, 0.00038841274, 0.013106781), 0.0034186176), -0.07168862), -0.029233506), 0.33896962), -0.45450023),
+        0.25242803), -0.05289477)))
+    t23 = tl.fma(t21, grad_var, (t20 * t22) * grad_mean)
+    return (t18, t23)
 
 
 @triton.jit

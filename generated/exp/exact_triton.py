@@ -26,158 +26,63 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def exp_exact_forward(mean, var):
-    t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = t3 * 0.5
-    t5 = mean + t4
-    t6 = 170.0 < t5
-    t7 = tl.where(t6, 170.0, t5)
-    t8 = t7 < -150.0
-    t9 = tl.where(t8, -150.0, t7)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t10 = tl.fma(c0, t9, c1)
-    t11 = t10 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t12 = tl.fma(c2, t11, t9)
-    t13 = t5 - t4
-    t14 = t5 - t13
-    t15 = t4 - t14
-    t16 = mean - t13
-    t17 = t15 + t16
-    t18 = tl.where(t6, 0.0, t17)
-    t19 = tl.where(t8, 0.0, t18)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t20 = tl.fma(c3, t11, t19)
-    t21 = t12 + t20
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t22 = tl.fma(c4, t21, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t23 = tl.fma(t21, t22, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t24 = tl.fma(t21, t23, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t25 = tl.fma(t21, t24, c8)
-    t26 = t21 * t21
-    t27 = tl.fma(t25, t26, t21)
-    t28 = 1.0 + t27
-    t29 = tl.where(t8, 0.0, t28)
-    t30 = t10.to(tl.int32, bitcast=True)
-    t31 = t30 >> 1
-    t32 = 127 + t31
-    t33 = t32 << 23
-    t34 = t33.to(tl.float32, bitcast=True)
-    t35 = t29 * t34
-    t36 = 1 + t30
-    t37 = t36 >> 1
-    t38 = 127 + t37
-    t39 = t38 << 23
-    t40 = t39.to(tl.float32, bitcast=True)
-    t41 = t35 * t40
-    c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t42 = c9 < t41
-    t43 = tl.where(t42, c9, t41)
-    c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t44 = t43 < c10
-    t45 = tl.where(t44, c10, t43)
-    t46 = c9 < t45
-    t47 = tl.where(t46, c9, t45)
-    t48 = t47 < c10
-    t49 = tl.where(t48, c10, t47)
-    t50 = mean == mean
-    t51 = tl.where(t50, t49, mean)
-    t52 = t3 == t3
-    t53 = tl.where(t52, t51, t3)
-    t54 = mean + t3
-    t55 = 0.5 * t54
-    t56 = 80.0 < t55
-    t57 = tl.where(t56, 80.0, t55)
-    t58 = t57 < -150.0
-    t59 = tl.where(t58, -150.0, t57)
-    t60 = tl.fma(c0, t59, c1)
-    t61 = t60 - c1
-    t62 = tl.fma(c2, t61, t59)
-    t63 = c3 * t61
-    t64 = t62 + t63
-    t65 = tl.fma(c4, t64, c5)
-    t66 = tl.fma(t64, t65, c6)
-    t67 = tl.fma(t64, t66, c7)
-    t68 = tl.fma(t64, t67, c8)
-    t69 = t64 * t64
-    t70 = tl.fma(t68, t69, t64)
-    t71 = 1.0 + t70
-    t72 = tl.where(t58, 0.0, t71)
-    t73 = t60.to(tl.int32, bitcast=True)
-    t74 = t73 >> 1
-    t75 = 127 + t74
-    t76 = t75 << 23
-    t77 = t76.to(tl.float32, bitcast=True)
-    t78 = t72 * t77
-    t79 = 1 + t73
-    t80 = t79 >> 1
-    t81 = 127 + t80
-    t82 = t81 << 23
-    t83 = t82.to(tl.float32, bitcast=True)
-    t84 = t78 * t83
-    t85 = t3 * -1.0
-    t86 = t85 < -150.0
-    t87 = tl.where(t86, -150.0, t85)
-    t88 = tl.fma(t87, c0, c1)
-    t89 = t88 - c1
-    t90 = tl.fma(t89, c2, t87)
-    t91 = t89 * c3
-    t92 = t90 + t91
-    t93 = tl.fma(t92, c4, c5)
-    t94 = tl.fma(t92, t93, c6)
-    t95 = tl.fma(t92, t94, c7)
-    t96 = tl.fma(t92, t95, c8)
-    t97 = t92 * t92
-    t98 = tl.fma(t96, t97, t92)
-    t99 = 1.0 + t98
-    t100 = tl.where(t86, 0.0, t99)
-    t101 = t88.to(tl.int32, bitcast=True)
-    t102 = t101 >> 1
-    t103 = t102 + 127
-    t104 = t103 << 23
-    t105 = t104.to(tl.float32, bitcast=True)
-    t106 = t100 * t105
-    t107 = t101 + 1
-    t108 = t107 >> 1
-    t109 = 127 + t108
-    t110 = t109 << 23
-    t111 = t110.to(tl.float32, bitcast=True)
-    t112 = t106 * t111
-    t113 = 1.0 - t112
-    t114 = t3 < 0.5
-    t115 = tl.where(t114, t3, 0.5)
-    t116 = t115 - 0.25
-    c11 = tl.full((), -0.0011216348502784967, tl.float32)
-    c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t117 = tl.fma(t116, c11, c12)
-    c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t118 = tl.fma(t116, t117, c13)
-    c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t119 = tl.fma(t116, t118, c14)
-    c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t120 = tl.fma(t116, t119, c15)
-    c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t121 = tl.fma(t116, t120, c16)
-    t122 = t115 * t121
-    t123 = tl.where(t114, t122, t113)
-    t124 = t123 * t84
-    t125 = t84 * t124
-    t126 = t84 * t125
-    t127 = t84 * t126
-    t128 = c9 < t127
-    t129 = tl.where(t128, c9, t127)
-    t130 = t129 < c10
-    t131 = tl.where(t130, c10, t129)
-    t132 = tl.where(t50, t131, mean)
-    t133 = tl.where(t52, t132, t3)
-    return (t53, t133)
+    t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t1 = t0 * 0.5
+    t2 = mean + t1
+    t3 = 170.0 < t2
+    t4 = tl.where(t3, 170.0, t2)
+    t5 = t4 < (-150.0)
+    t6 = tl.where(t5, -150.0, t4)
+    t7 = tl.fma(1.442695, t6, 12582912.0)
+    t8 = t7 - 12582912.0
+    t9 = tl.fma(-0.69314575, t8, t6)
+    t10 = t2 - t1
+    t11 = t9 + tl.fma(-1.4286068e-6, t8, tl.where(t5, 0.0, tl.where(t3, 0.0, (t1 - (t2 - t10)) + (mean - t10))))
+    t12 = (tl.where(t5, 0.0, 1.0 + tl.fma(tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(0.0013814222, t11, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t11 * t11, t11)))
+    t13 = t7.to(tl.int32, bitcast=True)
+    t14 = ((t12 * (((127 + (t13 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t13) >> 1)) <<
+        23).to(tl.float32, bitcast=True)))
+    t15 = tl.where(3.4028234663852886e+38 < t14, 3.4028234663852886e+38, t14)
+    t16 = tl.where(t15 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t15)
+    t17 = tl.where(3.4028234663852886e+38 < t16, 3.4028234663852886e+38, t16)
+    t18 = tl.where(t17 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t17)
+    t19 = mean == mean
+    t20 = tl.where(t19, t18, mean)
+    t21 = t0 == t0
+    t22 = tl.where(t21, t20, t0)
+    t23 = 0.5 * (mean + t0)
+    t24 = tl.where(80.0 < t23, 80.0, t23)
+    t25 = t24 < (-150.0)
+    t26 = tl.where(t25, -150.0, t24)
+    t27 = tl.fma(1.442695, t26, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = tl.fma(-0.69314575, t28, t26) + ((-1.4286068e-6) * t28)
+    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(0.0013814222, t29, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
+    t31 = t27.to(tl.int32, bitcast=True)
+    t32 = ((t30 * (((127 + (t31 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t31) >> 1)) <<
+        23).to(tl.float32, bitcast=True)))
+    t33 = t0 * -1.0
+    t34 = t33 < (-150.0)
+    t35 = tl.where(t34, -150.0, t33)
+    t36 = tl.fma(t35, 1.442695, 12582912.0)
+    t37 = t36 - 12582912.0
+    t38 = tl.fma(t37, -0.69314575, t35) + (t37 * (-1.4286068e-6))
+    t39 = (tl.where(t34, 0.0, 1.0 + tl.fma(tl.fma(t38, tl.fma(t38, tl.fma(t38, tl.fma(t38, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t38 * t38, t38)))
+    t40 = t36.to(tl.int32, bitcast=True)
+    t41 = (1.0 - ((t39 * ((((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t40 + 1) >> 1)) <<
+        23).to(tl.float32, bitcast=True))))
+    t42 = t0 < 0.5
+    t43 = tl.where(t42, t0, 0.5)
+    t44 = t43 - 0.25
+    t45 = (t32 * (t32 * (t32 * (tl.where(t42, t43 * tl.fma(t44, tl.fma(t44, tl.fma(t44, tl.fma(t44, tl.fma(t44,
+        -0.0011216349, 0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t41) * t32))))
+    t46 = tl.where(3.4028234663852886e+38 < t45, 3.4028234663852886e+38, t45)
+    t47 = (tl.where(t21, tl.where(t19, tl.where(t46 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t46), mean),
+        t0))
+    return (t22, t47)
 
 
 @triton.jit
@@ -193,169 +98,66 @@ def exp_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def exp_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = 0.0 <= var
-    t1 = tl.where(t0, 1.0, -1.0)
-    t2 = tl.sqrt_rn(t1)
-    t3 = var * t2  # NaN for a negative variance
-    t4 = mean + t3
-    t5 = tl.fma(t3, 0.5, mean)
-    t6 = t3 * -1.0
-    t7 = 0.5 * t4
-    t8 = 80.0 < t7
-    t9 = tl.where(t8, 80.0, t7)
-    t10 = t9 < -150.0
-    t11 = tl.where(t10, -150.0, t9)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t12 = tl.fma(c0, t11, c1)
-    t13 = t12 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t14 = tl.fma(c2, t13, t11)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t15 = c3 * t13
-    t16 = t14 + t15
-    t17 = t12.to(tl.int32, bitcast=True)
-    t18 = t17 >> 1
-    t19 = 127 + t18
-    t20 = t19 << 23
-    t21 = t20.to(tl.float32, bitcast=True)
-    t22 = 1 + t17
-    t23 = t22 >> 1
-    t24 = 127 + t23
-    t25 = t24 << 23
-    t26 = t25.to(tl.float32, bitcast=True)
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t27 = tl.fma(c4, t16, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t28 = tl.fma(t16, t27, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t29 = tl.fma(t16, t28, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t30 = tl.fma(t16, t29, c8)
-    t31 = t16 * t16
-    t32 = tl.fma(t30, t31, t16)
-    t33 = 1.0 + t32
-    t34 = tl.where(t10, 0.0, t33)
-    t35 = t34 * t21
-    t36 = t35 * t26
-    t37 = t6 < -150.0
-    t38 = tl.where(t37, -150.0, t6)
-    t39 = tl.fma(t38, c0, c1)
-    t40 = t39 - c1
-    t41 = tl.fma(t40, c2, t38)
-    t42 = t40 * c3
-    t43 = t41 + t42
-    t44 = t39.to(tl.int32, bitcast=True)
-    t45 = t44 >> 1
-    t46 = t45 + 127
-    t47 = t46 << 23
-    t48 = t47.to(tl.float32, bitcast=True)
-    t49 = t44 + 1
-    t50 = t49 >> 1
-    t51 = 127 + t50
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = tl.fma(t43, c4, c5)
-    t55 = tl.fma(t43, t54, c6)
-    t56 = tl.fma(t43, t55, c7)
-    t57 = tl.fma(t43, t56, c8)
-    t58 = t43 * t43
-    t59 = tl.fma(t57, t58, t43)
-    t60 = 1.0 + t59
-    t61 = tl.where(t37, 0.0, t60)
-    t62 = t61 * t48
-    t63 = t62 * t53
-    t64 = 1.0 - t63
-    t65 = 170.0 < t5
-    t66 = tl.where(t65, 170.0, t5)
-    t67 = t66 < -150.0
-    t68 = tl.where(t67, -150.0, t66)
-    t69 = tl.fma(c0, t68, c1)
-    t70 = t69 - c1
-    t71 = tl.fma(c2, t70, t68)
-    t72 = c3 * t70
-    t73 = t71 + t72
-    t74 = t69.to(tl.int32, bitcast=True)
-    t75 = t74 >> 1
-    t76 = 127 + t75
-    t77 = t76 << 23
-    t78 = t77.to(tl.float32, bitcast=True)
-    t79 = 1 + t74
-    t80 = t79 >> 1
-    t81 = 127 + t80
-    t82 = t81 << 23
-    t83 = t82.to(tl.float32, bitcast=True)
-    t84 = tl.fma(c4, t73, c5)
-    t85 = tl.fma(t73, t84, c6)
-    t86 = tl.fma(t73, t85, c7)
-    t87 = tl.fma(t73, t86, c8)
-    t88 = t73 * t73
-    t89 = tl.fma(t87, t88, t73)
-    t90 = 1.0 + t89
-    t91 = tl.where(t67, 0.0, t90)
-    t92 = 0.5 * t91
-    t93 = t78 * t92
-    t94 = t91 * t78
-    t95 = t94 * t83
-    t96 = t83 * t93
-    c9 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t97 = c9 < t96
-    t98 = tl.where(t97, c9, t96)
-    c10 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t99 = t98 < c10
-    t100 = tl.where(t99, c10, t98)
-    t101 = c9 < t100
-    t102 = tl.where(t101, c9, t100)
-    t103 = t102 < c10
-    t104 = tl.where(t103, c10, t102)
-    t105 = t104 * grad_mean
-    t106 = c9 < t95
-    t107 = tl.where(t106, c9, t95)
-    t108 = t107 < c10
-    t109 = tl.where(t108, c10, t107)
-    t110 = c9 < t109
-    t111 = tl.where(t110, c9, t109)
-    t112 = t111 < c10
-    t113 = tl.where(t112, c10, t111)
-    t114 = t113 * grad_mean
-    t115 = t3 < 0.5
-    t116 = tl.where(t115, t3, 0.5)
-    t117 = t116 - 0.25
-    c11 = tl.full((), -0.0011216348502784967, tl.float32)
-    c12 = tl.full((), 0.0067853424698114395, tl.float32)
-    t118 = tl.fma(t117, c11, c12)
-    c13 = tl.full((), -0.03414272516965866, tl.float32)
-    t119 = tl.fma(t117, t118, c13)
-    c14 = tl.full((), 0.1383354365825653, tl.float32)
-    t120 = tl.fma(t117, t119, c14)
-    c15 = tl.full((), -0.4239843487739563, tl.float32)
-    t121 = tl.fma(t117, t120, c15)
-    c16 = tl.full((), 0.8847968578338623, tl.float32)
-    t122 = tl.fma(t117, t121, c16)
-    t123 = t116 * t122
-    t124 = tl.where(t115, t123, t64)
-    t125 = t124 * t36
-    t126 = t36 * t125
-    t127 = t126 * 2.0
-    t128 = t36 * t127
-    t129 = t36 * t128
-    t130 = 1.0 + t124
-    t131 = t36 * t130
-    t132 = t36 * t131
-    t133 = t36 * t132
-    t134 = t36 * t133
-    t135 = c9 < t134
-    t136 = tl.where(t135, c9, t134)
-    t137 = t136 < c10
-    t138 = tl.where(t137, c10, t136)
-    t139 = tl.fma(t138, grad_var, t105)
-    t140 = c9 < t129
-    t141 = tl.where(t140, c9, t129)
-    t142 = t141 < c10
-    t143 = tl.where(t142, c10, t141)
-    t144 = tl.fma(t143, grad_var, t114)
-    return (t144, t139)
+    t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t1 = mean + t0
+    t2 = tl.fma(t0, 0.5, mean)
+    t3 = t0 * -1.0
+    t4 = 0.5 * t1
+    t5 = tl.where(80.0 < t4, 80.0, t4)
+    t6 = t5 < (-150.0)
+    t7 = tl.where(t6, -150.0, t5)
+    t8 = tl.fma(1.442695, t7, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(-0.69314575, t9, t7) + ((-1.4286068e-6) * t9)
+    t11 = t8.to(tl.int32, bitcast=True)
+    t12 = ((127 + (t11 >> 1)) << 23).to(tl.float32, bitcast=True)
+    t13 = ((127 + ((1 + t11) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t14 = ((tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t10, tl.fma(t10, tl.fma(t10, tl.fma(0.0013814222, t10, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t10 * t10, t10)) * t12) * t13)
+    t15 = t3 < (-150.0)
+    t16 = tl.where(t15, -150.0, t3)
+    t17 = tl.fma(t16, 1.442695, 12582912.0)
+    t18 = t17 - 12582912.0
+    t19 = tl.fma(t18, -0.69314575, t16) + (t18 * (-1.4286068e-6))
+    t20 = t17.to(tl.int32, bitcast=True)
+    t21 = (((t20 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t20 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t23 = (1.0 - ((tl.where(t15, 0.0, 1.0 + tl.fma(tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, 0.0013814222,
+        0.008368899), 0.041668404), 0.1666652), 0.49999994), t19 * t19, t19)) * t21) * t22))
+    t24 = tl.where(170.0 < t2, 170.0, t2)
+    t25 = t24 < (-150.0)
+    t26 = tl.where(t25, -150.0, t24)
+    t27 = tl.fma(1.442695, t26, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = tl.fma(-0.69314575, t28, t26) + ((-1.4286068e-6) * t28)
+    t30 = t27.to(tl.int32, bitcast=True)
+    t31 = ((127 + (t30 >> 1)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((1 + t30) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t33 = (tl.where(t25, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(0.0013814222, t29, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
+    t34 = t31 * (0.5 * t33)
+    t35 = (t33 * t31) * t32
+    t36 = t32 * t34
+    t37 = tl.where(3.4028234663852886e+38 < t36, 3.4028234663852886e+38, t36)
+    t38 = tl.where(t37 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t37)
+    t39 = tl.where(3.4028234663852886e+38 < t38, 3.4028234663852886e+38, t38)
+    t40 = tl.where(t39 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t39) * grad_mean
+    t41 = tl.where(3.4028234663852886e+38 < t35, 3.4028234663852886e+38, t35)
+    t42 = tl.where(t41 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t41)
+    t43 = tl.where(3.4028234663852886e+38 < t42, 3.4028234663852886e+38, t42)
+    t44 = tl.where(t43 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t43) * grad_mean
+    t45 = t0 < 0.5
+    t46 = tl.where(t45, t0, 0.5)
+    t47 = t46 - 0.25
+    t48 = (tl.where(t45, t46 * tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, -0.0011216349,
+        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t23))
+    t49 = t14 * (t14 * ((t14 * (t48 * t14)) * 2.0))
+    t50 = t14 * (t14 * (t14 * (t14 * (1.0 + t48))))
+    t51 = tl.where(3.4028234663852886e+38 < t50, 3.4028234663852886e+38, t50)
+    t52 = tl.fma(tl.where(t51 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t51), grad_var, t40)
+    t53 = tl.where(3.4028234663852886e+38 < t49, 3.4028234663852886e+38, t49)
+    t54 = tl.fma(tl.where(t53 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t53), grad_var, t44)
+    return (t54, t52)
 
 
 @triton.jit

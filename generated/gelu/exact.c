@@ -26,6 +26,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -45,487 +49,113 @@ static inline __attribute__((always_inline)) void gelu_exact_forward_element(flo
                                                                              float *restrict out_mean,
                                                                              float *restrict out_var)
 {
-    const float c0 = 0x1.ebfa36p-1f;  // 0.960893333
-    const float t0 = var + c0;
+    const float t0 = var + 0.96089333f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const float t3 = mean * mean;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = __builtin_fmaf(t2, 0.25f, 1.0f);
+    const float t5 = FMA(t2, 0.25f, 1.0f);
     const _Bool t6 = mean < 0.0f;
     const float t7 = (-0.5f) * t3;
     const float t8 = 1.0f / t5;
     const _Bool t9 = var == 0.0f;
-    const float t10 = __builtin_sqrtf(t4);
+    const float t10 = SQRT(t4);
     const float t11 = t6 ? 0.0f : 1.0f;
     const _Bool t12 = t7 < (-87.25f);
     const float t13 = t12 ? (-87.25f) : t7;
-    const float c1 = 0x1.715476p+0f;  // 1.44269502
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t14 = __builtin_fmaf(c1, t13, c2);
+    const float t14 = FMA(1.442695f, t13, 12582912.0f);
     const float t15 = t8 - 0.25f;
-    const float t16 = t14 - c2;
-    const uint32_t t17 = as_bits(t14);
-    const uint32_t t18 = 127u + t17;
-    const uint32_t t19 = t18 << 23u;
-    const float t20 = as_float(t19);
-    const float c3 = -0x1.62e4p-1f;  // -0.693145752
-    const float t21 = __builtin_fmaf(c3, t16, t13);
-    const float c4 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t22 = c4 * t16;
-    const float t23 = t21 + t22;
-    const float c5 = -0x1.8f9f7p-10f;  // -0.00152444001
-    const float c6 = -0x1.a6c3e6p-8f;  // -0.00645088544
-    const float t24 = __builtin_fmaf(t15, c5, c6);
-    const float c7 = 0x1.94d9cap-6f;  // 0.0247101281
-    const float t25 = __builtin_fmaf(t15, t24, c7);
-    const float c8 = -0x1.b38434p-8f;  // -0.00664545316
-    const float t26 = __builtin_fmaf(t15, t25, c8);
-    const float c9 = -0x1.b5d272p-6f;  // -0.0267225374
-    const float t27 = __builtin_fmaf(t15, t26, c9);
-    const float c10 = -0x1.4dd16p-6f;  // -0.0203746259
-    const float t28 = __builtin_fmaf(t15, t27, c10);
-    const float c11 = 0x1.2ee1e4p-6f;  // 0.0184864737
-    const float t29 = __builtin_fmaf(t15, t28, c11);
-    const float c12 = 0x1.4a81dcp-4f;  // 0.0806902498
-    const float t30 = __builtin_fmaf(t15, t29, c12);
-    const float c13 = 0x1.21db92p-3f;  // 0.141532078
-    const float t31 = __builtin_fmaf(t15, t30, c13);
-    const float c14 = 0x1.6faa02p-3f;  // 0.179523483
-    const float t32 = __builtin_fmaf(t15, t31, c14);
-    const float c15 = 0x1.7d99fcp-3f;  // 0.186328858
-    const float t33 = __builtin_fmaf(t15, t32, c15);
-    const float c16 = 0x1.5547ecp-3f;  // 0.166641086
-    const float t34 = __builtin_fmaf(t15, t33, c16);
-    const float c17 = 0x1.0e7dcep-3f;  // 0.132075891
-    const float t35 = __builtin_fmaf(t15, t34, c17);
-    const float t36 = t8 * t35;
-    const float t37 = 1.0f / t10;
-    const float t38 = -t10;
-    const float t39 = __builtin_fmaf(t10, t38, t4);
-    const float c18 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c19 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t40 = __builtin_fmaf(c18, t23, c19);
-    const float c20 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t41 = __builtin_fmaf(t23, t40, c20);
-    const float c21 = 0x1.55549p-3f;  // 0.166665196
-    const float t42 = __builtin_fmaf(t23, t41, c21);
-    const float c22 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t43 = __builtin_fmaf(t23, t42, c22);
-    const float t44 = t23 * t23;
-    const float t45 = __builtin_fmaf(t43, t44, t23);
-    const float t46 = 1.0f + t45;
-    const float t47 = t46 * t20;
-    const float t48 = t12 ? 0.0f : t47;
-    const float t49 = t36 * t48;
-    const float t50 = 0.5f * t37;
-    const float t51 = t39 * t50;
-    const float t52 = -t37;
-    const float t53 = __builtin_fmaf(t10, t52, 1.0f);
-    const float t54 = __builtin_fmaf(t51, t52, t53);
-    const float t55 = t10 + t51;
-    const float t56 = t37 * t54;
-    const float t57 = t37 + t56;
-    const float t58 = mean * t57;
-    const float c23 = 0x1.f5e38cp-1f;  // 0.98025167
-    const float t59 = t57 * c23;
-    const _Bool t60 = t58 < (-6.25f);
-    const float t61 = t60 ? (-6.25f) : t58;
-    const float t62 = __builtin_fabsf(t58);
-    const _Bool t63 = 6.25f < t62;
-    const float t64 = __builtin_fmaf(2.0f, t59, (-1.0f));
-    const float t65 = 2.0f * t59;
-    const float t66 = __builtin_fmaf(t59, t65, (-1.0f));
-    const _Bool t67 = 6.25f < t61;
-    const float t68 = t67 ? 6.25f : t61;  // (mean - centre)/w
-    const float t69 = t68 * t68;
-    const float c24 = 0x1.85c4c2p-1f;  // 0.761266768
-    const float c25 = 0x1.2a6aa4p+3f;  // 9.32551765
-    const float t70 = __builtin_fmaf(t69, c24, c25);
-    const float t71 = t69 * (-0.5f);
-    const float t72 = __builtin_sqrtf(t70);
-    const float t73 = 1.0f / t72;
-    const float t74 = t68 * t73;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t75 = 1.0f - t49;
-    const float t76 = t6 ? t49 : t75;
-    const float t77 = mean * t76;
-    const float t78 = __builtin_fmaf(t71, c1, c2);
-    const float t79 = t78 - c2;
-    const uint32_t t80 = as_bits(t78);
-    const uint32_t t81 = t80 + 127u;
-    const uint32_t t82 = t81 << 23u;
-    const float t83 = as_float(t82);
-    const float t84 = __builtin_fmaf(t79, c3, t71);
-    const float t85 = t79 * c4;
-    const float t86 = t84 + t85;
-    const float t87 = __builtin_fmaf(t86, c18, c19);
-    const float t88 = __builtin_fmaf(t86, t87, c20);
-    const float t89 = __builtin_fmaf(t86, t88, c21);
-    const float t90 = __builtin_fmaf(t86, t89, c22);
-    const float t91 = t86 * t86;
-    const float t92 = __builtin_fmaf(t90, t91, t86);
-    const float t93 = 1.0f + t92;
-    const float t94 = t93 * t83;
-    const float t95 = t74 * 2.0f;
-    const float t96 = __builtin_fmaf(t74, t95, (-1.0f));
-    const float t97 = __builtin_fabsf(t74);
-    const float t98 = t97 - 0.5f;
-    const float c26 = -0x1.7228d8p+0f;  // -1.44593573
-    const float c27 = 0x1.69cadcp-2f;  // 0.35331291
-    const float t99 = __builtin_fmaf(t98, c26, c27);
-    const float c28 = -0x1.40663ap-3f;  // -0.156444982
-    const float t100 = __builtin_fmaf(t98, t99, c28);
-    const float c29 = 0x1.1cfdbap-1f;  // 0.55662328
-    const float t101 = __builtin_fmaf(t98, t100, c29);
-    const float c30 = -0x1.21a52ep-1f;  // -0.565713346
-    const float t102 = __builtin_fmaf(t98, t101, c30);
-    const float c31 = 0x1.0ddbd6p-1f;  // 0.52706784
-    const float t103 = __builtin_fmaf(t98, t102, c31);
-    const float c32 = -0x1.088834p-1f;  // -0.516664147
-    const float t104 = __builtin_fmaf(t98, t103, c32);
-    const float c33 = 0x1.ef0916p-2f;  // 0.483433098
-    const float t105 = __builtin_fmaf(t98, t104, c33);
-    const float c34 = -0x1.b26e84p-2f;  // -0.424249709
-    const float t106 = __builtin_fmaf(t98, t105, c34);
-    const float c35 = 0x1.5dec82p-2f;  // 0.341722518
-    const float t107 = __builtin_fmaf(t98, t106, c35);
-    const float c36 = -0x1.ec42b8p-3f;  // -0.240361631
-    const float t108 = __builtin_fmaf(t98, t107, c36);
-    const float c37 = 0x1.3e7a3p-4f;  // 0.0777532458
-    const float t109 = __builtin_fmaf(t98, t108, c37);
-    const float t110 = t94 * t109;
-    const float c38 = -0x1.8ebbb4p-6f;  // -0.0243367441
-    const float c39 = 0x1.9387f2p-6f;  // 0.0246295799
-    const float t111 = __builtin_fmaf(t96, c38, c39);
-    const float c40 = 0x1.15ee2ap-5f;  // 0.033927042
-    const float t112 = __builtin_fmaf(t96, t111, c40);
-    const float c41 = -0x1.2a66a2p-5f;  // -0.0364258923
-    const float t113 = __builtin_fmaf(t96, t112, c41);
-    const float c42 = -0x1.4e80c8p-7f;  // -0.010208223
-    const float t114 = __builtin_fmaf(t96, t113, c42);
-    const float c43 = 0x1.bd5cd6p-7f;  // 0.0135913892
-    const float t115 = __builtin_fmaf(t96, t114, c43);
-    const float c44 = -0x1.7d4caap-12f;  // -0.00036363551
-    const float t116 = __builtin_fmaf(t96, t115, c44);
-    const float c45 = -0x1.c6580ap-11f;  // -0.000866592221
-    const float t117 = __builtin_fmaf(t96, t116, c45);
-    const float c46 = 0x1.44daecp-15f;  // 3.87257533e-05
-    const float t118 = __builtin_fmaf(t96, t117, c46);
-    const float c47 = -0x1.665db8p-6f;  // -0.0218729302
-    const float c48 = 0x1.045692p-5f;  // 0.0317795612
-    const float t119 = __builtin_fmaf(t96, c47, c48);
-    const float c49 = 0x1.4a3fap-5f;  // 0.0403135419
-    const float t120 = __builtin_fmaf(t96, t119, c49);
-    const float c50 = -0x1.789c0ep-5f;  // -0.0459728502
-    const float t121 = __builtin_fmaf(t96, t120, c50);
-    const float c51 = -0x1.abc924p-6f;  // -0.0261099674
-    const float t122 = __builtin_fmaf(t96, t121, c51);
-    const float c52 = 0x1.1a8e4p-6f;  // 0.0172458291
-    const float t123 = __builtin_fmaf(t96, t122, c52);
-    const float c53 = 0x1.e361ep-8f;  // 0.00737582892
-    const float t124 = __builtin_fmaf(t96, t123, c53);
-    const float c54 = -0x1.a648p-10f;  // -0.00161087513
-    const float t125 = __builtin_fmaf(t96, t124, c54);
-    const float c55 = -0x1.1e569ep-11f;  // -0.000546147057
-    const float t126 = __builtin_fmaf(t96, t125, c55);
-    const float c56 = 0x1.37e8e8p-7f;  // 0.00951873139
-    const float c57 = -0x1.40b6d6p-7f;  // -0.00978742074
-    const float t127 = __builtin_fmaf(t96, c56, c57);
-    const float c58 = -0x1.4a1272p-8f;  // -0.00503649982
-    const float t128 = __builtin_fmaf(t96, t127, c58);
-    const float c59 = 0x1.92b604p-6f;  // 0.0245795287
-    const float t129 = __builtin_fmaf(t96, t128, c59);
-    const float c60 = -0x1.e5a1bep-5f;  // -0.0592812262
-    const float t130 = __builtin_fmaf(t96, t129, c60);
-    const float c61 = 0x1.181f02p-6f;  // 0.0170972366
-    const float t131 = __builtin_fmaf(t96, t130, c61);
-    const float c62 = 0x1.c4e1d6p-5f;  // 0.0552834682
-    const float t132 = __builtin_fmaf(t96, t131, c62);
-    const float c63 = -0x1.fae424p-6f;  // -0.030938182
-    const float t133 = __builtin_fmaf(t96, t132, c63);
-    const float c64 = -0x1.61fa0cp-8f;  // -0.00540125649
-    const float t134 = __builtin_fmaf(t96, t133, c64);
-    const float c65 = 0x1.e98e06p-9f;  // 0.00373500655
-    const float t135 = __builtin_fmaf(t96, t134, c65);
-    const float c66 = -0x1.c73ef4p-14f;  // -0.000108539083
-    const float t136 = __builtin_fmaf(t96, t135, c66);
-    const float c67 = -0x1.785b18p-7f;  // -0.0114854686
-    const float c68 = 0x1.1f9ap-9f;  // 0.00219422579
-    const float t137 = __builtin_fmaf(t96, c67, c68);
-    const float c69 = 0x1.0f956p-6f;  // 0.0165761411
-    const float t138 = __builtin_fmaf(t96, t137, c69);
-    const float c70 = -0x1.7073a2p-9f;  // -0.00281106331
-    const float t139 = __builtin_fmaf(t96, t138, c70);
-    const float c71 = -0x1.80923ep-8f;  // -0.00586809171
-    const float t140 = __builtin_fmaf(t96, t139, c71);
-    const float c72 = 0x1.7e82acp-11f;  // 0.000729580759
-    const float t141 = __builtin_fmaf(t96, t140, c72);
-    const float c73 = 0x1.6c086cp-12f;  // 0.000347168825
-    const float t142 = __builtin_fmaf(t96, t141, c73);
-    const float t143 = __builtin_fmaf(t64, t142, t118);
-    const float t144 = __builtin_fmaf(t64, t143, t126);
-    const float c74 = 0x1.6efbbp-6f;  // 0.0223988742
-    const float c75 = -0x1.2510dap-13f;  // -0.000139744676
-    const float t145 = __builtin_fmaf(t96, c74, c75);
-    const float c76 = -0x1.033752p-4f;  // -0.0632851794
-    const float t146 = __builtin_fmaf(t96, t145, c76);
-    const float c77 = 0x1.15bd6cp-6f;  // 0.0169519
-    const float t147 = __builtin_fmaf(t96, t146, c77);
-    const float c78 = 0x1.821e3cp-5f;  // 0.0471335575
-    const float t148 = __builtin_fmaf(t96, t147, c78);
-    const float c79 = -0x1.2fd57p-6f;  // -0.0185445398
-    const float t149 = __builtin_fmaf(t96, t148, c79);
-    const float c80 = -0x1.026856p-7f;  // -0.00788597297
-    const float t150 = __builtin_fmaf(t96, t149, c80);
-    const float c81 = 0x1.d5e498p-9f;  // 0.00358499866
-    const float t151 = __builtin_fmaf(t96, t150, c81);
-    const float c82 = -0x1.8fb7a8p-13f;  // -0.000190600113
-    const float t152 = __builtin_fmaf(t96, t151, c82);
-    const float t153 = __builtin_fmaf(t64, t144, t152);
-    const float t154 = __builtin_fmaf(t64, t153, t136);
-    const float c83 = 0x1.2698ap-8f;  // 0.00449518114
-    const float c84 = -0x1.95f1dap-7f;  // -0.0123884501
-    const float t155 = __builtin_fmaf(t96, c83, c84);
-    const float c85 = -0x1.98070ep-7f;  // -0.0124520129
-    const float t156 = __builtin_fmaf(t96, t155, c85);
-    const float c86 = 0x1.6aeec4p-5f;  // 0.0443033054
-    const float t157 = __builtin_fmaf(t96, t156, c86);
-    const float c87 = -0x1.1001d8p-5f;  // -0.0332040042
-    const float t158 = __builtin_fmaf(t96, t157, c87);
-    const float c88 = 0x1.24b082p-6f;  // 0.0178643484
-    const float t159 = __builtin_fmaf(t96, t158, c88);
-    const float c89 = -0x1.224944p-12f;  // -0.000276838487
-    const float t160 = __builtin_fmaf(t96, t159, c89);
-    const float c90 = -0x1.780cbp-6f;  // -0.0229522437
-    const float t161 = __builtin_fmaf(t96, t160, c90);
-    const float c91 = 0x1.4b4abcp-6f;  // 0.0202204548
-    const float t162 = __builtin_fmaf(t96, t161, c91);
-    const float c92 = -0x1.a758b6p-8f;  // -0.00645975536
-    const float t163 = __builtin_fmaf(t96, t162, c92);
-    const float c93 = 0x1.b84edp-11f;  // 0.000839820597
-    const float t164 = __builtin_fmaf(t96, t163, c93);
-    const float t165 = __builtin_fmaf(t64, t154, t164);
-    const float c94 = -0x1.c68976p-8f;  // -0.00693568354
-    const float c95 = 0x1.26e5a6p-14f;  // 7.0308939e-05
-    const float t166 = __builtin_fmaf(t96, c94, c95);
-    const float c96 = 0x1.52c342p-6f;  // 0.0206764359
-    const float t167 = __builtin_fmaf(t96, t166, c96);
-    const float c97 = -0x1.5d171p-11f;  // -0.000665836502
-    const float t168 = __builtin_fmaf(t96, t167, c97);
-    const float c98 = -0x1.dd279ep-5f;  // -0.05824643
-    const float t169 = __builtin_fmaf(t96, t168, c98);
-    const float c99 = 0x1.aa37b2p-4f;  // 0.104057021
-    const float t170 = __builtin_fmaf(t96, t169, c99);
-    const float c100 = -0x1.13dd7ap-4f;  // -0.0673498884
-    const float t171 = __builtin_fmaf(t96, t170, c100);
-    const float c101 = -0x1.2954ccp-5f;  // -0.0362953171
-    const float t172 = __builtin_fmaf(t96, t171, c101);
-    const float c102 = 0x1.46738ap-4f;  // 0.0797000304
-    const float t173 = __builtin_fmaf(t96, t172, c102);
-    const float c103 = -0x1.61cfb4p-5f;  // -0.0431898609
-    const float t174 = __builtin_fmaf(t96, t173, c103);
-    const float c104 = 0x1.0da834p-7f;  // 0.00822927989
-    const float t175 = __builtin_fmaf(t96, t174, c104);
-    const float t176 = __builtin_fmaf(t64, t165, t175);
-    const float c105 = 0x1.7476d4p-9f;  // 0.00284167612
-    const float c106 = -0x1.e6ba6p-11f;  // -0.000928360038
-    const float t177 = __builtin_fmaf(t96, c105, c106);
-    const float c107 = -0x1.ab50b8p-9f;  // -0.00326015707
-    const float t178 = __builtin_fmaf(t96, t177, c107);
-    const float c108 = 0x1.9e38d6p-8f;  // 0.00632052636
-    const float t179 = __builtin_fmaf(t96, t178, c108);
-    const float c109 = -0x1.0b24fap-6f;  // -0.0163052026
-    const float t180 = __builtin_fmaf(t96, t179, c109);
-    const float c110 = -0x1.f3cbdep-6f;  // -0.0305051487
-    const float t181 = __builtin_fmaf(t96, t180, c110);
-    const float c111 = 0x1.09626ap-3f;  // 0.129582241
-    const float t182 = __builtin_fmaf(t96, t181, c111);
-    const float c112 = -0x1.b73c48p-4f;  // -0.107235223
-    const float t183 = __builtin_fmaf(t96, t182, c112);
-    const float c113 = -0x1.6f5aa6p-5f;  // -0.0448430292
-    const float t184 = __builtin_fmaf(t96, t183, c113);
-    const float c114 = 0x1.e88878p-4f;  // 0.119270772
-    const float t185 = __builtin_fmaf(t96, t184, c114);
-    const float c115 = -0x1.186178p-4f;  // -0.0684523284
-    const float t186 = __builtin_fmaf(t96, t185, c115);
-    const float c116 = 0x1.bae22ep-7f;  // 0.0135157323
-    const float t187 = __builtin_fmaf(t96, t186, c116);
-    const float t188 = __builtin_fmaf(t64, t176, t187);
-    const float c117 = 0x1.e6df26p-10f;  // 0.00185726804
-    const float c118 = -0x1.634ee6p-11f;  // -0.000677696604
-    const float t189 = __builtin_fmaf(t96, c117, c118);
-    const float c119 = -0x1.218ca6p-7f;  // -0.00883634668
-    const float t190 = __builtin_fmaf(t96, t189, c119);
-    const float c120 = -0x1.d2fa1ap-10f;  // -0.00178137573
-    const float t191 = __builtin_fmaf(t96, t190, c120);
-    const float c121 = 0x1.b54d6p-6f;  // 0.0266908109
-    const float t192 = __builtin_fmaf(t96, t191, c121);
-    const float c122 = 0x1.fcebd6p-7f;  // 0.0155310435
-    const float t193 = __builtin_fmaf(t96, t192, c122);
-    const float c123 = -0x1.abd72p-4f;  // -0.104453206
-    const float t194 = __builtin_fmaf(t96, t193, c123);
-    const float c124 = 0x1.e32e2p-4f;  // 0.11796391
-    const float t195 = __builtin_fmaf(t96, t194, c124);
-    const float c125 = -0x1.d07e4cp-5f;  // -0.056700848
-    const float t196 = __builtin_fmaf(t96, t195, c125);
-    const float c126 = 0x1.55433ep-7f;  // 0.01041451
-    const float t197 = __builtin_fmaf(t96, t196, c126);
-    const float c127 = 0x1.30d984p-10f;  // 0.0011629092
-    const float c128 = 0x1.880246p-10f;  // 0.0014953952
-    const float t198 = __builtin_fmaf(t96, c127, c128);
-    const float c129 = -0x1.b1018ep-10f;  // -0.00165178708
-    const float t199 = __builtin_fmaf(t96, t198, c129);
-    const float c130 = -0x1.043d5ap-8f;  // -0.00397094199
-    const float t200 = __builtin_fmaf(t96, t199, c130);
-    const float c131 = -0x1.fcc638p-8f;  // -0.0077632796
-    const float t201 = __builtin_fmaf(t96, t200, c131);
-    const float c132 = 0x1.53eceep-9f;  // 0.0025934258
-    const float t202 = __builtin_fmaf(t96, t201, c132);
-    const float c133 = 0x1.ce1b3ep-5f;  // 0.0564094745
-    const float t203 = __builtin_fmaf(t96, t202, c133);
-    const float c134 = -0x1.65d9c6p-4f;  // -0.0873658881
-    const float t204 = __builtin_fmaf(t96, t203, c134);
-    const float c135 = 0x1.41fb68p-5f;  // 0.0393044502
-    const float t205 = __builtin_fmaf(t96, t204, c135);
-    const float c136 = 0x1.761dbap-7f;  // 0.0114171179
-    const float t206 = __builtin_fmaf(t96, t205, c136);
-    const float c137 = -0x1.f86aa6p-7f;  // -0.0153935729
-    const float t207 = __builtin_fmaf(t96, t206, c137);
-    const float c138 = 0x1.01ed58p-1f;  // 0.503763914
-    const float t208 = __builtin_fmaf(t96, t207, c138);
-    const float t209 = __builtin_fmaf(t64, t188, t208);
-    const float c139 = 0x1.dd4074p-9f;  // 0.00364114204
-    const float c140 = 0x1.ccde84p-11f;  // 0.000879038242
-    const float t210 = __builtin_fmaf(t96, c139, c140);
-    const float c141 = -0x1.1ee45p-6f;  // -0.0175104886
-    const float t211 = __builtin_fmaf(t96, t210, c141);
-    const float c142 = -0x1.bd1f7p-7f;  // -0.0135840699
-    const float t212 = __builtin_fmaf(t96, t211, c142);
-    const float c143 = 0x1.aede8cp-5f;  // 0.052596353
-    const float t213 = __builtin_fmaf(t96, t212, c143);
-    const float c144 = 0x1.d64984p-5f;  // 0.0574081019
-    const float t214 = __builtin_fmaf(t96, t213, c144);
-    const float c145 = -0x1.dab3aap-3f;  // -0.231787995
-    const float t215 = __builtin_fmaf(t96, t214, c145);
-    const float c146 = 0x1.e64592p-3f;  // 0.237437382
-    const float t216 = __builtin_fmaf(t96, t215, c146);
-    const float c147 = -0x1.bb5d64p-4f;  // -0.108243361
-    const float t217 = __builtin_fmaf(t96, t216, c147);
-    const float c148 = 0x1.39e088p-6f;  // 0.0191575363
-    const float t218 = __builtin_fmaf(t96, t217, c148);
-    const float c149 = 0x1.4c5a1ap-11f;  // 0.000633911055
-    const float c150 = -0x1.4e8a44p-18f;  // -4.98503596e-06
-    const float t219 = __builtin_fmaf(t96, c149, c150);
-    const float c151 = -0x1.bfd39p-9f;  // -0.00341664441
-    const float t220 = __builtin_fmaf(t96, t219, c151);
-    const float c152 = -0x1.231988p-9f;  // -0.0022209147
-    const float t221 = __builtin_fmaf(t96, t220, c152);
-    const float c153 = 0x1.275804p-7f;  // 0.00901317783
-    const float t222 = __builtin_fmaf(t96, t221, c153);
-    const float c154 = 0x1.e691f2p-7f;  // 0.014848941
-    const float t223 = __builtin_fmaf(t96, t222, c154);
-    const float c155 = -0x1.66e53ep-6f;  // -0.0219052415
-    const float t224 = __builtin_fmaf(t96, t223, c155);
-    const float c156 = -0x1.ed8bf2p-5f;  // -0.0602473952
-    const float t225 = __builtin_fmaf(t96, t224, c156);
-    const float c157 = 0x1.3675ccp-3f;  // 0.151591867
-    const float t226 = __builtin_fmaf(t96, t225, c157);
-    const float c158 = -0x1.171b66p-3f;  // -0.136282727
-    const float t227 = __builtin_fmaf(t96, t226, c158);
-    const float c159 = 0x1.d8779ep-5f;  // 0.0576742254
-    const float t228 = __builtin_fmaf(t96, t227, c159);
-    const float c160 = -0x1.3d58b4p-7f;  // -0.0096846465
-    const float t229 = __builtin_fmaf(t96, t228, c160);
-    const float c161 = 0x1.233da8p-9f;  // 0.00222199131
-    const float c162 = 0x1.ec3c14p-14f;  // 0.000117357893
-    const float t230 = __builtin_fmaf(t96, c161, c162);
-    const float c163 = -0x1.5004fep-7f;  // -0.0102545014
-    const float t231 = __builtin_fmaf(t96, t230, c163);
-    const float c164 = 0x1.697938p-7f;  // 0.0110312961
-    const float t232 = __builtin_fmaf(t96, t231, c164);
-    const float c165 = -0x1.9f3a44p-10f;  // -0.00158396759
-    const float t233 = __builtin_fmaf(t96, t232, c165);
-    const float c166 = -0x1.36e8eep-9f;  // -0.00237205415
-    const float t234 = __builtin_fmaf(t96, t233, c166);
-    const float c167 = 0x1.bbc71cp-11f;  // 0.000846438925
-    const float t235 = __builtin_fmaf(t96, t234, c167);
-    const float c168 = 0x1.090604p-9f;  // 0.00202196883
-    const float c169 = 0x1.b3ff04p-12f;  // 0.000415798335
-    const float t236 = __builtin_fmaf(t96, c168, c169);
-    const float c170 = -0x1.537d3cp-7f;  // -0.0103603881
-    const float t237 = __builtin_fmaf(t96, t236, c170);
-    const float c171 = -0x1.67bda6p-8f;  // -0.0054892092
-    const float t238 = __builtin_fmaf(t96, t237, c171);
-    const float c172 = 0x1.1f59b4p-5f;  // 0.0350769535
-    const float t239 = __builtin_fmaf(t96, t238, c172);
-    const float c173 = 0x1.39df52p-6f;  // 0.0191572476
-    const float t240 = __builtin_fmaf(t96, t239, c173);
-    const float c174 = -0x1.4dcfbcp-3f;  // -0.162993878
-    const float t241 = __builtin_fmaf(t96, t240, c174);
-    const float c175 = 0x1.24bf5ap-2f;  // 0.285886198
-    const float t242 = __builtin_fmaf(t96, t241, c175);
-    const float c176 = -0x1.80ec08p-2f;  // -0.375900388
-    const float t243 = __builtin_fmaf(t96, t242, c176);
-    const float c177 = 0x1.6ca366p-1f;  // 0.712184131
-    const float t244 = __builtin_fmaf(t96, t243, c177);
-    const float c178 = 0x1.889698p-12f;  // 0.000374401337
-    const float c179 = 0x1.dbdac4p-12f;  // 0.000453810266
-    const float t245 = __builtin_fmaf(t96, c178, c179);
-    const float c180 = -0x1.c5d8b2p-10f;  // -0.00173128687
-    const float t246 = __builtin_fmaf(t96, t245, c180);
-    const float c181 = -0x1.150788p-9f;  // -0.00211356673
-    const float t247 = __builtin_fmaf(t96, t246, c181);
-    const float c182 = 0x1.a74228p-8f;  // 0.00645841099
-    const float t248 = __builtin_fmaf(t96, t247, c182);
-    const float c183 = -0x1.73c08ep-9f;  // -0.00283624395
-    const float t249 = __builtin_fmaf(t96, t248, c183);
-    const float c184 = -0x1.4b94fp-9f;  // -0.00252976827
-    const float t250 = __builtin_fmaf(t96, t249, c184);
-    const float c185 = 0x1.4dbc3p-9f;  // 0.0025461968
-    const float t251 = __builtin_fmaf(t96, t250, c185);
-    const float c186 = -0x1.4629c8p-11f;  // -0.000622106949
-    const float t252 = __builtin_fmaf(t96, t251, c186);
-    const float c187 = -0x1.590c62p-10f;  // -0.00131625507
-    const float c188 = 0x1.34dc78p-9f;  // 0.002356424
-    const float t253 = __builtin_fmaf(t96, c187, c188);
-    const float c189 = -0x1.b82db4p-11f;  // -0.000839573913
-    const float t254 = __builtin_fmaf(t96, t253, c189);
-    const float c190 = -0x1.bd5a1ap-12f;  // -0.000424720725
-    const float t255 = __builtin_fmaf(t96, t254, c190);
-    const float c191 = 0x1.c35e2ep-13f;  // 0.000215228982
-    const float t256 = __builtin_fmaf(t96, t255, c191);
-    const float t257 = __builtin_fmaf(t64, t256, t235);
-    const float t258 = __builtin_fmaf(t64, t257, t197);
-    const float t259 = __builtin_fmaf(t64, t258, t218);
-    const float t260 = __builtin_fmaf(t64, t259, t244);
-    const float t261 = t74 * t260;
-    const float t262 = t209 + t261;  // var, normalised
-    const float t263 = var * t262;
-    const float c192 = 0x1.dbe878p-14f;  // 0.000113465328
-    const float c193 = -0x1.1ea446p-13f;  // -0.00013668141
-    const float t264 = __builtin_fmaf(t96, c192, c193);
-    const float c194 = -0x1.10574p-14f;  // -6.49311114e-05
-    const float t265 = __builtin_fmaf(t96, t264, c194);
-    const float c195 = 0x1.e12118p-14f;  // 0.000114710158
-    const float t266 = __builtin_fmaf(t96, t265, c195);
-    const float c196 = -0x1.4213dp-16f;  // -1.91973086e-05
-    const float t267 = __builtin_fmaf(t96, t266, c196);
-    const float c197 = -0x1.b04ab8p-18f;  // -6.44165084e-06
-    const float t268 = __builtin_fmaf(t96, t267, c197);
-    const float t269 = __builtin_fmaf(t66, t268, t252);
-    const float t270 = __builtin_fmaf(t66, t269, t229);  // mean, normalised
-    const float t271 = t57 * t270;
-    const float t272 = t63 ? 0.0f : t271;
-    const float t273 = __builtin_fmaf(t110, t55, t272);
-    const float t274 = __builtin_fmaf(mean, t11, t273);
-    const float t275 = t9 ? t77 : t274;
-    const _Bool t276 = t263 < 0.0f;
-    const float t277 = t276 ? 0.0f : t263;
-    const float c198 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t278 = c198 < t277;
-    const float t279 = t278 ? c198 : t277;
-    *out_mean = t275;
-    *out_var = t279;
+    const float t16 = t14 - 12582912.0f;
+    const float t17 = as_float((127u + as_bits(t14)) << 23u);
+    const float t18 = FMA(-0.69314575f, t16, t13) + ((-1.4286068e-6f) * t16);
+    const float t19 = t8 * FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15,
+        FMA(t15, FMA(t15, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
+        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
+    const float t20 = 1.0f / t10;
+    const float t21 = FMA(t10, -t10, t4);
+    const float t22 = t19 * (t12 ? 0.0f : ((1.0f + FMA(FMA(t18, FMA(t18, FMA(t18, FMA(0.0013814222f, t18,
+        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t18 * t18, t18)) * t17));
+    const float t23 = t21 * (0.5f * t20);
+    const float t24 = -t20;
+    const float t25 = FMA(t23, t24, FMA(t10, t24, 1.0f));
+    const float t26 = t10 + t23;
+    const float t27 = t20 + (t20 * t25);
+    const float t28 = mean * t27;
+    const float t29 = t27 * 0.98025167f;
+    const float t30 = (t28 < (-6.25f)) ? (-6.25f) : t28;
+    const _Bool t31 = 6.25f < ABS(t28);
+    const float t32 = FMA(2.0f, t29, -1.0f);
+    const float t33 = FMA(t29, 2.0f * t29, -1.0f);
+    const float t34 = (6.25f < t30) ? 6.25f : t30;  // (mean - centre)/w
+    const float t35 = t34 * t34;
+    const float t36 = FMA(t35, 0.76126677f, 9.325518f);
+    const float t37 = t35 * (-0.5f);
+    const float t38 = t34 * (1.0f / SQRT(t36));  // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t39 = mean * (t6 ? t22 : (1.0f - t22));
+    const float t40 = FMA(t37, 1.442695f, 12582912.0f);
+    const float t41 = t40 - 12582912.0f;
+    const float t42 = as_float((as_bits(t40) + 127u) << 23u);
+    const float t43 = FMA(t41, -0.69314575f, t37) + (t41 * (-1.4286068e-6f));
+    const float t44 = (1.0f + FMA(FMA(t43, FMA(t43, FMA(t43, FMA(t43, 0.0013814222f, 0.008368899f), 0.041668404f),
+        0.1666652f), 0.49999994f), t43 * t43, t43)) * t42;
+    const float t45 = FMA(t38, t38 * 2.0f, -1.0f);
+    const float t46 = ABS(t38) - 0.5f;
+    const float t47 = t44 * FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
+        FMA(t46, -1.4459357f, 0.3533129f), -0.15644498f), 0.5566233f), -0.56571335f), 0.52706784f), -0.51666415f),
+        0.4834331f), -0.4242497f), 0.34172252f), -0.24036163f), 0.077753246f);
+    const float t48 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.024336744f,
+        0.02462958f), 0.033927042f), -0.036425892f), -0.010208223f), 0.013591389f), -0.0003636355f), -0.0008665922f),
+        3.8725753e-5f);
+    const float t49 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.02187293f,
+        0.03177956f), 0.040313542f), -0.04597285f), -0.026109967f), 0.01724583f), 0.007375829f), -0.0016108751f),
+        -0.00054614706f);
+    const float t50 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        0.009518731f, -0.009787421f), -0.0050365f), 0.024579529f), -0.059281226f), 0.017097237f), 0.05528347f),
+        -0.030938182f), -0.0054012565f), 0.0037350066f), -0.00010853908f);
+    const float t51 = FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, FMA(t45, FMA(t45, -0.011485469f, 0.0021942258f), 0.016576141f), -0.0028110633f), -0.0058680917f),
+        0.00072958076f), 0.00034716883f), t48), t49), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, 0.022398874f, -0.00013974468f), -0.06328518f), 0.0169519f), 0.047133557f), -0.01854454f),
+        -0.007885973f), 0.0035849987f), -0.00019060011f)), t50), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.004495181f, -0.01238845f), -0.012452013f), 0.044303305f), -0.033204004f),
+        0.017864348f), -0.0002768385f), -0.022952244f), 0.020220455f), -0.0064597554f), 0.0008398206f)), FMA(t45,
+        FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.0069356835f, 7.030894e-5f),
+        0.020676436f), -0.0006658365f), -0.05824643f), 0.10405702f), -0.06734989f), -0.036295317f), 0.07970003f),
+        -0.04318986f), 0.00822928f)), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, FMA(t45, 0.0028416761f, -0.00092836004f), -0.003260157f), 0.0063205264f), -0.016305203f),
+        -0.030505149f), 0.12958224f), -0.10723522f), -0.04484303f), 0.11927077f), -0.06845233f), 0.013515732f));
+    const float t52 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.001857268f,
+        -0.0006776966f), -0.008836347f), -0.0017813757f), 0.02669081f), 0.0155310435f), -0.104453206f), 0.11796391f),
+        -0.056700848f), 0.01041451f);
+    const float t53 = FMA(t32, t51, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, FMA(t45, 0.0011629092f, 0.0014953952f), -0.0016517871f), -0.003970942f), -0.0077632796f),
+        0.0025934258f), 0.056409474f), -0.08736589f), 0.03930445f), 0.011417118f), -0.015393573f), 0.5037639f));
+    const float t54 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.003641142f,
+        0.00087903824f), -0.017510489f), -0.01358407f), 0.052596353f), 0.0574081f), -0.231788f), 0.23743738f),
+        -0.10824336f), 0.019157536f);
+    const float t55 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, 0.00063391106f, -4.985036e-6f), -0.0034166444f), -0.0022209147f), 0.009013178f), 0.014848941f),
+        -0.021905242f), -0.060247395f), 0.15159187f), -0.13628273f), 0.057674225f), -0.0096846465f);
+    const float t56 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.0022219913f, 0.00011735789f),
+        -0.010254501f), 0.011031296f), -0.0015839676f), -0.0023720542f), 0.0008464389f);
+    const float t57 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.0020219688f,
+        0.00041579833f), -0.010360388f), -0.005489209f), 0.035076953f), 0.019157248f), -0.16299388f), 0.2858862f),
+        -0.3759004f), 0.71218413f);
+    const float t58 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.00037440134f,
+        0.00045381027f), -0.0017312869f), -0.0021135667f), 0.006458411f), -0.002836244f), -0.0025297683f),
+        0.0025461968f), -0.00062210695f);
+    // var, normalised
+    const float t59 = t53 + (t38 * FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        -0.0013162551f, 0.002356424f), -0.0008395739f), -0.00042472073f), 0.00021522898f), t56), t52), t54), t57));
+    const float t60 = var * t59;
+    // mean, normalised
+    const float t61 = FMA(t33, FMA(t33, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.00011346533f, -0.00013668141f),
+        -6.493111e-5f), 0.00011471016f), -1.9197309e-5f), -6.441651e-6f), t58), t55);
+    const float t62 = t9 ? t39 : FMA(mean, t11, FMA(t47, t26, t31 ? 0.0f : (t27 * t61)));
+    const float t63 = (t60 < 0.0f) ? 0.0f : t60;
+    const float t64 = (3.4028234663852886e+38f < t63) ? 3.4028234663852886e+38f : t63;
+    *out_mean = t62;
+    *out_var = t64;
 }
 
 void gelu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
@@ -546,622 +176,112 @@ static inline __attribute__((always_inline)) void gelu_exact_backward_element(fl
                                                                               float *restrict out_grad_mean,
                                                                               float *restrict out_grad_var)
 {
-    const float c0 = 0x1.ebfa36p-1f;  // 0.960893333
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.f5e38cp-1f;  // 0.98025167
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const _Bool t8 = t5 < (-6.25f);
-    const float t9 = t8 ? (-6.25f) : t5;
-    const float t10 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float t11 = 2.0f * t6;
-    const float t12 = __builtin_fmaf(t6, t11, (-1.0f));
-    const _Bool t13 = 6.25f < t9;
-    const float t14 = t13 ? 6.25f : t9;  // (mean - centre)/w
-    const float t15 = t14 * t14;
-    const float c2 = 0x1.85c4c2p-1f;  // 0.761266768
-    const float c3 = 0x1.2a6aa4p+3f;  // 9.32551765
-    const float t16 = __builtin_fmaf(t15, c2, c3);
-    const float t17 = __builtin_sqrtf(t16);
-    const float t18 = 1.0f / t17;
-    const float t19 = t14 * t18;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t20 = t19 * 2.0f;
-    const float t21 = __builtin_fmaf(t19, t20, (-1.0f));
-    const float c4 = -0x1.2fff4p-3f;  // -0.148436069
-    const float c5 = 0x1.8303cep-3f;  // 0.188972101
-    const float t22 = __builtin_fmaf(t21, c4, c5);
-    const float c6 = 0x1.e0fc22p-4f;  // 0.117427953
-    const float t23 = __builtin_fmaf(t21, t22, c6);
-    const float c7 = -0x1.96288cp-3f;  // -0.198319525
-    const float t24 = __builtin_fmaf(t21, t23, c7);
-    const float c8 = 0x1.1a5d3cp-9f;  // 0.00215426786
-    const float t25 = __builtin_fmaf(t21, t24, c8);
-    const float c9 = 0x1.6e1ab6p-5f;  // 0.0446904711
-    const float t26 = __builtin_fmaf(t21, t25, c9);
-    const float c10 = -0x1.70301cp-8f;  // -0.00561810192
-    const float t27 = __builtin_fmaf(t21, t26, c10);
-    const float c11 = -0x1.2c6514p-10f;  // -0.00114591536
-    const float t28 = __builtin_fmaf(t21, t27, c11);
-    const float c12 = -0x1.bef53ep-3f;  // -0.2182412
-    const float c13 = 0x1.2c3b8cp-2f;  // 0.293195903
-    const float t29 = __builtin_fmaf(t21, c12, c13);
-    const float c14 = 0x1.16ad3ep-3f;  // 0.136072621
-    const float t30 = __builtin_fmaf(t21, t29, c14);
-    const float c15 = -0x1.1ed466p-2f;  // -0.280107111
-    const float t31 = __builtin_fmaf(t21, t30, c15);
-    const float c16 = 0x1.b3ed8ep-6f;  // 0.0266069304
-    const float t32 = __builtin_fmaf(t21, t31, c16);
-    const float c17 = 0x1.a8f1e4p-5f;  // 0.0518731549
-    const float t33 = __builtin_fmaf(t21, t32, c17);
-    const float c18 = -0x1.28c52ep-7f;  // -0.00905670878
-    const float t34 = __builtin_fmaf(t21, t33, c18);
-    const float c19 = -0x1.ba10cap-11f;  // -0.000843173184
-    const float t35 = __builtin_fmaf(t21, t34, c19);
-    const float t36 = __builtin_fmaf(t10, t28, t35);
-    const float c20 = 0x1.ee5fcap-4f;  // 0.12069682
-    const float c21 = -0x1.59e92ap-5f;  // -0.0422254391
-    const float t37 = __builtin_fmaf(t21, c20, c21);
-    const float c22 = -0x1.2b5902p-3f;  // -0.146165863
-    const float t38 = __builtin_fmaf(t21, t37, c22);
-    const float c23 = -0x1.199af4p-4f;  // -0.0687512904
-    const float t39 = __builtin_fmaf(t21, t38, c23);
-    const float c24 = 0x1.0e20bp-3f;  // 0.131898284
-    const float t40 = __builtin_fmaf(t21, t39, c24);
-    const float c25 = 0x1.0472ep-4f;  // 0.0635861158
-    const float t41 = __builtin_fmaf(t21, t40, c25);
-    const float c26 = -0x1.e12402p-5f;  // -0.0587329902
-    const float t42 = __builtin_fmaf(t21, t41, c26);
-    const float c27 = -0x1.8a0d48p-9f;  // -0.00300637726
-    const float t43 = __builtin_fmaf(t21, t42, c27);
-    const float c28 = 0x1.b7ed12p-9f;  // 0.00335636945
-    const float t44 = __builtin_fmaf(t21, t43, c28);
-    const float t45 = __builtin_fmaf(t10, t36, t44);
-    const float c29 = 0x1.52fb82p-4f;  // 0.0827593878
-    const float c30 = 0x1.dfb0e4p-6f;  // 0.0292780139
-    const float t46 = __builtin_fmaf(t21, c29, c30);
-    const float c31 = -0x1.2e729ap-3f;  // -0.147679523
-    const float t47 = __builtin_fmaf(t21, t46, c31);
-    const float c32 = 0x1.b9aab4p-6f;  // 0.0269572027
-    const float t48 = __builtin_fmaf(t21, t47, c32);
-    const float c33 = -0x1.17450ap-3f;  // -0.13636215
-    const float t49 = __builtin_fmaf(t21, t48, c33);
-    const float c34 = 0x1.0b803cp-3f;  // 0.130615681
-    const float t50 = __builtin_fmaf(t21, t49, c34);
-    const float c35 = 0x1.84b8d6p-4f;  // 0.0949028358
-    const float t51 = __builtin_fmaf(t21, t50, c35);
-    const float c36 = -0x1.6b1dbap-4f;  // -0.0886513963
-    const float t52 = __builtin_fmaf(t21, t51, c36);
-    const float c37 = 0x1.939c08p-8f;  // 0.00615859218
-    const float t53 = __builtin_fmaf(t21, t52, c37);
-    const float c38 = 0x1.78169cp-9f;  // 0.00286932616
-    const float t54 = __builtin_fmaf(t21, t53, c38);
-    const float t55 = __builtin_fmaf(t10, t45, t54);
-    const float c39 = 0x1.4335b6p-4f;  // 0.0789086446
-    const float c40 = -0x1.69ea64p-3f;  // -0.176716596
-    const float t56 = __builtin_fmaf(t21, c39, c40);
-    const float c41 = -0x1.5445b4p-3f;  // -0.166148573
-    const float t57 = __builtin_fmaf(t21, t56, c41);
-    const float c42 = 0x1.21c77ep-1f;  // 0.56597513
-    const float t58 = __builtin_fmaf(t21, t57, c42);
-    const float c43 = -0x1.33eacep-2f;  // -0.300700396
-    const float t59 = __builtin_fmaf(t21, t58, c43);
-    const float c44 = -0x1.eb4e5p-5f;  // -0.0599738657
-    const float t60 = __builtin_fmaf(t21, t59, c44);
-    const float c45 = 0x1.67ebaep-4f;  // 0.087871246
-    const float t61 = __builtin_fmaf(t21, t60, c45);
-    const float c46 = -0x1.9cd638p-5f;  // -0.0503951162
-    const float t62 = __builtin_fmaf(t21, t61, c46);
-    const float c47 = 0x1.a1208ep-6f;  // 0.0254594218
-    const float t63 = __builtin_fmaf(t21, t62, c47);
-    const float c48 = -0x1.32d328p-8f;  // -0.00468177535
-    const float t64 = __builtin_fmaf(t21, t63, c48);
-    const float t65 = __builtin_fmaf(t10, t55, t64);
-    const float c49 = -0x1.85a092p-4f;  // -0.0951238349
-    const float c50 = 0x1.8f5608p-3f;  // 0.19498831
-    const float t66 = __builtin_fmaf(t21, c49, c50);
-    const float c51 = 0x1.418f9cp-6f;  // 0.0196265243
-    const float t67 = __builtin_fmaf(t21, t66, c51);
-    const float c52 = -0x1.f65eap-3f;  // -0.24529767
-    const float t68 = __builtin_fmaf(t21, t67, c52);
-    const float c53 = 0x1.a35e42p-4f;  // 0.102384813
-    const float t69 = __builtin_fmaf(t21, t68, c53);
-    const float c54 = 0x1.e17d52p-5f;  // 0.0587755777
-    const float t70 = __builtin_fmaf(t21, t69, c54);
-    const float c55 = -0x1.3ccfbap-5f;  // -0.0386732705
-    const float t71 = __builtin_fmaf(t21, t70, c55);
-    const float c56 = 0x1.60ed9p-9f;  // 0.00269262679
-    const float t72 = __builtin_fmaf(t21, t71, c56);
-    const float c57 = 0x1.aa324p-11f;  // 0.000812904909
-    const float t73 = __builtin_fmaf(t21, t72, c57);
-    const float c58 = -0x1.3d84fp-6f;  // -0.0193798393
-    const float c59 = -0x1.532bbap-4f;  // -0.0828053728
-    const float t74 = __builtin_fmaf(t21, c58, c59);
-    const float c60 = 0x1.28388p-4f;  // 0.0723195076
-    const float t75 = __builtin_fmaf(t21, t74, c60);
-    const float c61 = 0x1.4ffab2p-2f;  // 0.328104764
-    const float t76 = __builtin_fmaf(t21, t75, c61);
-    const float c62 = -0x1.2cf4aep-1f;  // -0.587804258
-    const float t77 = __builtin_fmaf(t21, t76, c62);
-    const float c63 = 0x1.a8df7ep-2f;  // 0.414915055
-    const float t78 = __builtin_fmaf(t21, t77, c63);
-    const float c64 = -0x1.0f9718p-4f;  // -0.0663062036
-    const float t79 = __builtin_fmaf(t21, t78, c64);
-    const float c65 = -0x1.3cbbfcp-3f;  // -0.154655427
-    const float t80 = __builtin_fmaf(t21, t79, c65);
-    const float c66 = 0x1.f82feap-4f;  // 0.123092569
-    const float t81 = __builtin_fmaf(t21, t80, c66);
-    const float c67 = -0x1.c8103ep-6f;  // -0.0278359037
-    const float t82 = __builtin_fmaf(t21, t81, c67);
-    const float t83 = __builtin_fmaf(t10, t65, t82);
-    const float c68 = 0x1.f42924p-3f;  // 0.244219095
-    const float c69 = -0x1.d9b072p-4f;  // -0.115646787
-    const float t84 = __builtin_fmaf(t21, c68, c69);
-    const float c70 = -0x1.825176p-2f;  // -0.377263874
-    const float t85 = __builtin_fmaf(t21, t84, c70);
-    const float c71 = 0x1.448866p-3f;  // 0.158463284
-    const float t86 = __builtin_fmaf(t21, t85, c71);
-    const float c72 = 0x1.3bab56p-3f;  // 0.154135391
-    const float t87 = __builtin_fmaf(t21, t86, c72);
-    const float c73 = -0x1.9e21aap-5f;  // -0.0505531617
-    const float t88 = __builtin_fmaf(t21, t87, c73);
-    const float c74 = -0x1.aff3cp-7f;  // -0.0131821334
-    const float t89 = __builtin_fmaf(t21, t88, c74);
-    const float c75 = 0x1.013d3cp-9f;  // 0.00196257932
-    const float t90 = __builtin_fmaf(t21, t89, c75);
-    const float t91 = __builtin_fmaf(t10, t90, t73);
-    const float c76 = -0x1.a20b58p-5f;  // -0.0510307997
-    const float c77 = -0x1.c342d6p-3f;  // -0.220342323
-    const float t92 = __builtin_fmaf(t21, c76, c77);
-    const float c78 = 0x1.d185c8p-5f;  // 0.0568264872
-    const float t93 = __builtin_fmaf(t21, t92, c78);
-    const float c79 = 0x1.e670dap-2f;  // 0.47503987
-    const float t94 = __builtin_fmaf(t21, t93, c79);
-    const float c80 = -0x1.c55f88p-5f;  // -0.0553434044
-    const float t95 = __builtin_fmaf(t21, t94, c80);
-    const float c81 = -0x1.20a61cp-2f;  // -0.281883657
-    const float t96 = __builtin_fmaf(t21, t95, c81);
-    const float c82 = 0x1.559be4p-5f;  // 0.041700311
-    const float t97 = __builtin_fmaf(t21, t96, c82);
-    const float c83 = 0x1.22148p-5f;  // 0.0354101658
-    const float t98 = __builtin_fmaf(t21, t97, c83);
-    const float c84 = -0x1.043b26p-8f;  // -0.00397081068
-    const float t99 = __builtin_fmaf(t21, t98, c84);
-    const float t100 = __builtin_fmaf(t10, t91, t99);
-    const float c85 = -0x1.a4de06p-5f;  // -0.0513754003
-    const float c86 = 0x1.d106f6p-4f;  // 0.113532029
-    const float t101 = __builtin_fmaf(t21, c85, c86);
-    const float c87 = 0x1.aff37cp-10f;  // 0.00164776272
-    const float t102 = __builtin_fmaf(t21, t101, c87);
-    const float c88 = -0x1.13c158p-2f;  // -0.269292235
-    const float t103 = __builtin_fmaf(t21, t102, c88);
-    const float c89 = 0x1.0c0c7ap-2f;  // 0.261766344
-    const float t104 = __builtin_fmaf(t21, t103, c89);
-    const float c90 = 0x1.2debf6p-4f;  // 0.073711358
-    const float t105 = __builtin_fmaf(t21, t104, c90);
-    const float c91 = -0x1.9d91b2p-3f;  // -0.201938048
-    const float t106 = __builtin_fmaf(t21, t105, c91);
-    const float c92 = 0x1.0c86a6p-4f;  // 0.0655580983
-    const float t107 = __builtin_fmaf(t21, t106, c92);
-    const float c93 = 0x1.a6ceap-7f;  // 0.0129030496
-    const float t108 = __builtin_fmaf(t21, t107, c93);
-    const float c94 = -0x1.be91bp-8f;  // -0.00681410357
-    const float t109 = __builtin_fmaf(t21, t108, c94);
-    const float t110 = __builtin_fmaf(t10, t100, t109);
-    const float c95 = -0x1.cfc7a6p-8f;  // -0.00707671931
-    const float c96 = -0x1.16a0fcp-9f;  // -0.00212576939
-    const float t111 = __builtin_fmaf(t21, c95, c96);
-    const float c97 = 0x1.33e6aap-5f;  // 0.0375855751
-    const float t112 = __builtin_fmaf(t21, t111, c97);
-    const float c98 = 0x1.d727ep-6f;  // 0.0287570655
-    const float t113 = __builtin_fmaf(t21, t112, c98);
-    const float c99 = -0x1.ade844p-4f;  // -0.104957834
-    const float t114 = __builtin_fmaf(t21, t113, c99);
-    const float c100 = -0x1.cab422p-4f;  // -0.111988194
-    const float t115 = __builtin_fmaf(t21, t114, c100);
-    const float c101 = 0x1.5562cp-2f;  // 0.333384514
-    const float t116 = __builtin_fmaf(t21, t115, c101);
-    const float c102 = -0x1.22fd36p-3f;  // -0.142084524
-    const float t117 = __builtin_fmaf(t21, t116, c102);
-    const float c103 = -0x1.07add8p-3f;  // -0.128749549
-    const float t118 = __builtin_fmaf(t21, t117, c103);
-    const float c104 = 0x1.07ba6ep-3f;  // 0.128773555
-    const float t119 = __builtin_fmaf(t21, t118, c104);
-    const float c105 = -0x1.021b44p-5f;  // -0.0315071419
-    const float t120 = __builtin_fmaf(t21, t119, c105);
-    const float c106 = -0x1.a0780ap-6f;  // -0.0254192445
-    const float c107 = 0x1.d011bap-7f;  // 0.0141622694
-    const float t121 = __builtin_fmaf(t21, c106, c107);
-    const float c108 = 0x1.bbd3p-4f;  // 0.108355522
-    const float t122 = __builtin_fmaf(t21, t121, c108);
-    const float c109 = 0x1.36a646p-6f;  // 0.0189605411
-    const float t123 = __builtin_fmaf(t21, t122, c109);
-    const float c110 = -0x1.11c4c6p-1f;  // -0.534704387
-    const float t124 = __builtin_fmaf(t21, t123, c110);
-    const float c111 = 0x1.5d6d7cp-1f;  // 0.682475924
-    const float t125 = __builtin_fmaf(t21, t124, c111);
-    const float c112 = -0x1.6a874p-3f;  // -0.177015781
-    const float t126 = __builtin_fmaf(t21, t125, c112);
-    const float c113 = -0x1.e3829p-3f;  // -0.236088872
-    const float t127 = __builtin_fmaf(t21, t126, c113);
-    const float c114 = 0x1.8b22bap-3f;  // 0.192937329
-    const float t128 = __builtin_fmaf(t21, t127, c114);
-    const float c115 = -0x1.654054p-5f;  // -0.0436097756
-    const float t129 = __builtin_fmaf(t21, t128, c115);
-    const float t130 = __builtin_fmaf(t10, t83, t129);
-    const float c116 = -0x1.9a80a8p-6f;  // -0.0250550881
-    const float c117 = 0x1.58699ap-4f;  // 0.0840850845
-    const float t131 = __builtin_fmaf(t21, c116, c117);
-    const float c118 = 0x1.b88ap-4f;  // 0.107553482
-    const float t132 = __builtin_fmaf(t21, t131, c118);
-    const float c119 = -0x1.05e31ap-2f;  // -0.255749136
-    const float t133 = __builtin_fmaf(t21, t132, c119);
-    const float c120 = 0x1.15992p-4f;  // 0.0677729845
-    const float t134 = __builtin_fmaf(t21, t133, c120);
-    const float c121 = 0x1.0e4248p-4f;  // 0.0659811795
-    const float t135 = __builtin_fmaf(t21, t134, c121);
-    const float c122 = -0x1.001c0ep-3f;  // -0.12505351
-    const float t136 = __builtin_fmaf(t21, t135, c122);
-    const float c123 = 0x1.7f2a14p-4f;  // 0.0935459882
-    const float t137 = __builtin_fmaf(t21, t136, c123);
-    const float c124 = -0x1.c86cp-14f;  // -0.000108819455
-    const float t138 = __builtin_fmaf(t21, t137, c124);
-    const float c125 = -0x1.72175cp-7f;  // -0.0112942886
-    const float t139 = __builtin_fmaf(t21, t138, c125);
-    const float t140 = __builtin_fmaf(t10, t110, t139);
-    const float c126 = 0x1.581b86p-6f;  // 0.0210026558
-    const float c127 = 0x1.f771b4p-10f;  // 0.00192048703
-    const float t141 = __builtin_fmaf(t21, c126, c127);
-    const float c128 = -0x1.7f212ap-4f;  // -0.0935374871
-    const float t142 = __builtin_fmaf(t21, t141, c128);
-    const float c129 = -0x1.2ba702p-7f;  // -0.00914466474
-    const float t143 = __builtin_fmaf(t21, t142, c129);
-    const float c130 = 0x1.2084acp-2f;  // 0.281756103
-    const float t144 = __builtin_fmaf(t21, t143, c130);
-    const float c131 = -0x1.144b86p-2f;  // -0.269819349
-    const float t145 = __builtin_fmaf(t21, t144, c131);
-    const float c132 = 0x1.bfcf7ap-6f;  // 0.0273321811
-    const float t146 = __builtin_fmaf(t21, t145, c132);
-    const float c133 = 0x1.f38e1cp-5f;  // 0.060980849
-    const float t147 = __builtin_fmaf(t21, t146, c133);
-    const float c134 = -0x1.4b0f1ap-6f;  // -0.0202062372
-    const float t148 = __builtin_fmaf(t21, t147, c134);
-    const float c135 = -0x1.231298p-8f;  // -0.00444141589
-    const float c136 = -0x1.46773ap-11f;  // -0.000622683961
-    const float t149 = __builtin_fmaf(t21, c135, c136);
-    const float c137 = 0x1.3796ep-6f;  // 0.019017905
-    const float t150 = __builtin_fmaf(t21, t149, c137);
-    const float c138 = -0x1.a3461ep-7f;  // -0.0127952239
-    const float t151 = __builtin_fmaf(t21, t150, c138);
-    const float c139 = -0x1.4dcbb4p-7f;  // -0.0101866368
-    const float t152 = __builtin_fmaf(t21, t151, c139);
-    const float c140 = 0x1.6d3176p-7f;  // 0.0111448122
-    const float t153 = __builtin_fmaf(t21, t152, c140);
-    const float c141 = -0x1.8c9b6ap-10f;  // -0.00151293597
-    const float t154 = __builtin_fmaf(t21, t153, c141);
-    const float c142 = -0x1.413758p-11f;  // -0.000612671254
-    const float t155 = __builtin_fmaf(t21, t154, c142);
-    const float c143 = 0x1.401e34p-7f;  // 0.00976922549
-    const float c144 = 0x1.97c78ap-8f;  // 0.0062222206
-    const float t156 = __builtin_fmaf(t21, c143, c144);
-    const float c145 = -0x1.7392bcp-5f;  // -0.0453580543
-    const float t157 = __builtin_fmaf(t21, t156, c145);
-    const float c146 = -0x1.03b5a8p-5f;  // -0.0317028314
-    const float t158 = __builtin_fmaf(t21, t157, c146);
-    const float c147 = 0x1.34af4ep-3f;  // 0.150724992
-    const float t159 = __builtin_fmaf(t21, t158, c147);
-    const float c148 = -0x1.587038p-4f;  // -0.0840913951
-    const float t160 = __builtin_fmaf(t21, t159, c148);
-    const float c149 = -0x1.acfb7ep-5f;  // -0.0523660146
-    const float t161 = __builtin_fmaf(t21, t160, c149);
-    const float c150 = 0x1.03082ep-4f;  // 0.0632402226
-    const float t162 = __builtin_fmaf(t21, t161, c150);
-    const float c151 = -0x1.0d4404p-6f;  // -0.0164346732
-    const float t163 = __builtin_fmaf(t21, t162, c151);
-    const float c152 = -0x1.6fd01ep-8f;  // -0.00561238034
-    const float c153 = -0x1.d9692ep-12f;  // -0.000451479777
-    const float t164 = __builtin_fmaf(t21, c152, c153);
-    const float c154 = 0x1.b4d2dcp-6f;  // 0.0266616009
-    const float t165 = __builtin_fmaf(t21, t164, c154);
-    const float c155 = 0x1.730c86p-7f;  // 0.0113235144
-    const float t166 = __builtin_fmaf(t21, t165, c155);
-    const float c156 = -0x1.2d9404p-4f;  // -0.0736274868
-    const float t167 = __builtin_fmaf(t21, t166, c156);
-    const float c157 = -0x1.6b0364p-5f;  // -0.0443131402
-    const float t168 = __builtin_fmaf(t21, t167, c157);
-    const float c158 = 0x1.eaedacp-3f;  // 0.239711136
-    const float t169 = __builtin_fmaf(t21, t168, c158);
-    const float c159 = -0x1.cbdfeap-3f;  // -0.224548176
-    const float t170 = __builtin_fmaf(t21, t169, c159);
-    const float c160 = 0x1.19ae94p-4f;  // 0.0687700063
-    const float t171 = __builtin_fmaf(t21, t170, c160);
-    const float c161 = 0x1.13ad96p-7f;  // 0.00841302704
-    const float t172 = __builtin_fmaf(t21, t171, c161);
-    const float c162 = -0x1.9e782ap-8f;  // -0.00632430101
-    const float t173 = __builtin_fmaf(t21, t172, c162);
-    const float c163 = -0x1.d1813cp-9f;  // -0.00355151994
-    const float c164 = 0x1.2605dep-7f;  // 0.00897286739
-    const float t174 = __builtin_fmaf(t21, c163, c164);
-    const float c165 = 0x1.0d4a0ep-5f;  // 0.0328722261
-    const float t175 = __builtin_fmaf(t21, t174, c165);
-    const float c166 = -0x1.01583p-5f;  // -0.0314141214
-    const float t176 = __builtin_fmaf(t21, t175, c166);
-    const float c167 = -0x1.89184ep-3f;  // -0.191940889
-    const float t177 = __builtin_fmaf(t21, t176, c167);
-    const float c168 = 0x1.9c232ap-2f;  // 0.40247789
-    const float t178 = __builtin_fmaf(t21, t177, c168);
-    const float c169 = -0x1.29cf38p-2f;  // -0.290829539
-    const float t179 = __builtin_fmaf(t21, t178, c169);
-    const float c170 = 0x1.e6f2c6p-5f;  // 0.0594419353
-    const float t180 = __builtin_fmaf(t21, t179, c170);
-    const float c171 = 0x1.85dd66p-6f;  // 0.0237954613
-    const float t181 = __builtin_fmaf(t21, t180, c171);
-    const float c172 = -0x1.413d9ep-7f;  // -0.00980348792
-    const float t182 = __builtin_fmaf(t21, t181, c172);
-    const float t183 = __builtin_fmaf(t10, t130, t182);
-    const float t184 = t19 * t183;
-    const float c173 = 0x1.8b999ep-5f;  // 0.0482910238
-    const float c174 = 0x1.83287ep-9f;  // 0.00295378244
-    const float t185 = __builtin_fmaf(t21, c173, c174);
-    const float c175 = -0x1.49abdp-3f;  // -0.160972238
-    const float t186 = __builtin_fmaf(t21, t185, c175);
-    const float c176 = 0x1.0d9adap-5f;  // 0.032910753
-    const float t187 = __builtin_fmaf(t21, t186, c176);
-    const float c177 = 0x1.c61392p-3f;  // 0.221717015
-    const float t188 = __builtin_fmaf(t21, t187, c177);
-    const float c178 = -0x1.39caf2p-3f;  // -0.153219119
-    const float t189 = __builtin_fmaf(t21, t188, c178);
-    const float c179 = -0x1.09144ap-4f;  // -0.0647166148
-    const float t190 = __builtin_fmaf(t21, t189, c179);
-    const float c180 = 0x1.d6633ap-4f;  // 0.114840724
-    const float t191 = __builtin_fmaf(t21, t190, c180);
-    const float c181 = -0x1.8ca1b4p-5f;  // -0.0484169498
-    const float t192 = __builtin_fmaf(t21, t191, c181);
-    const float c182 = 0x1.ba478ep-8f;  // 0.00674864976
-    const float t193 = __builtin_fmaf(t21, t192, c182);
-    const float t194 = __builtin_fmaf(t10, t140, t193);
-    const float c183 = -0x1.69b1b2p-7f;  // -0.0110380286
-    const float c184 = 0x1.5860b6p-7f;  // 0.0105095757
-    const float t195 = __builtin_fmaf(t21, c183, c184);
-    const float c185 = 0x1.231adap-5f;  // 0.0355352648
-    const float t196 = __builtin_fmaf(t21, t195, c185);
-    const float c186 = -0x1.dce87ep-5f;  // -0.0582163297
-    const float t197 = __builtin_fmaf(t21, t196, c186);
-    const float c187 = 0x1.3302fep-6f;  // 0.0187385064
-    const float t198 = __builtin_fmaf(t21, t197, c187);
-    const float c188 = 0x1.2d257ap-7f;  // 0.00919025857
-    const float t199 = __builtin_fmaf(t21, t198, c188);
-    const float c189 = -0x1.328966p-8f;  // -0.00467737904
-    const float t200 = __builtin_fmaf(t21, t199, c189);
-    const float c190 = 0x1.375812p-6f;  // 0.0190029312
-    const float c191 = -0x1.8b0aa2p-9f;  // -0.00301392772
-    const float t201 = __builtin_fmaf(t21, c190, c191);
-    const float c192 = -0x1.363d7cp-4f;  // -0.0757422298
-    const float t202 = __builtin_fmaf(t21, t201, c192);
-    const float c193 = 0x1.943494p-8f;  // 0.00616768468
-    const float t203 = __builtin_fmaf(t21, t202, c193);
-    const float c194 = 0x1.d0475p-3f;  // 0.226698518
-    const float t204 = __builtin_fmaf(t21, t203, c194);
-    const float c195 = -0x1.3860ccp-2f;  // -0.305056751
-    const float t205 = __builtin_fmaf(t21, t204, c195);
-    const float c196 = 0x1.630874p-3f;  // 0.173355967
-    const float t206 = __builtin_fmaf(t21, t205, c196);
-    const float c197 = -0x1.76f5fcp-5f;  // -0.0457715914
-    const float t207 = __builtin_fmaf(t21, t206, c197);
-    const float c198 = 0x1.1a8724p-8f;  // 0.00431103352
-    const float t208 = __builtin_fmaf(t21, t207, c198);
-    const float c199 = -0x1.09515cp-7f;  // -0.008096857
-    const float c200 = -0x1.5474acp-7f;  // -0.0103898849
-    const float t209 = __builtin_fmaf(t21, c199, c200);
-    const float c201 = 0x1.7180bep-5f;  // 0.0451053344
-    const float t210 = __builtin_fmaf(t21, t209, c201);
-    const float c202 = 0x1.7f9f4ap-5f;  // 0.0468288846
-    const float t211 = __builtin_fmaf(t21, t210, c202);
-    const float c203 = -0x1.bf9c14p-3f;  // -0.218559414
-    const float t212 = __builtin_fmaf(t21, t211, c203);
-    const float c204 = 0x1.e327a4p-3f;  // 0.235915452
-    const float t213 = __builtin_fmaf(t21, t212, c204);
-    const float c205 = -0x1.c5d8dep-4f;  // -0.110802524
-    const float t214 = __builtin_fmaf(t21, t213, c205);
-    const float c206 = 0x1.47a174p-6f;  // 0.0199969895
-    const float t215 = __builtin_fmaf(t21, t214, c206);
-    const float c207 = 0x1.49ea6cp-6f;  // 0.0201364569
-    const float c208 = -0x1.d4ce56p-6f;  // -0.0286136474
-    const float t216 = __builtin_fmaf(t21, c207, c208);
-    const float c209 = -0x1.96a1c6p-4f;  // -0.0992753729
-    const float t217 = __builtin_fmaf(t21, t216, c209);
-    const float c210 = 0x1.a4909ep-3f;  // 0.20535396
-    const float t218 = __builtin_fmaf(t21, t217, c210);
-    const float c211 = 0x1.50471cp-7f;  // 0.0102623831
-    const float t219 = __builtin_fmaf(t21, t218, c211);
-    const float c212 = -0x1.1ca652p-2f;  // -0.277978212
-    const float t220 = __builtin_fmaf(t21, t219, c212);
-    const float c213 = 0x1.5c0088p-3f;  // 0.169922888
-    const float t221 = __builtin_fmaf(t21, t220, c213);
-    const float c214 = 0x1.641a28p-4f;  // 0.086939007
-    const float t222 = __builtin_fmaf(t21, t221, c214);
-    const float c215 = -0x1.e9b794p-4f;  // -0.119559839
-    const float t223 = __builtin_fmaf(t21, t222, c215);
-    const float c216 = 0x1.0b5892p-5f;  // 0.0326350071
-    const float t224 = __builtin_fmaf(t21, t223, c216);
-    const float t225 = __builtin_fmaf(t10, t194, t224);
-    const float c217 = -0x1.0bfc9p-6f;  // -0.0163566023
-    const float c218 = -0x1.12d35cp-6f;  // -0.0167740248
-    const float t226 = __builtin_fmaf(t21, c217, c218);
-    const float c219 = 0x1.171b5cp-4f;  // 0.0681413263
-    const float t227 = __builtin_fmaf(t21, t226, c219);
-    const float c220 = 0x1.4481d8p-4f;  // 0.0792253911
-    const float t228 = __builtin_fmaf(t21, t227, c220);
-    const float c221 = -0x1.801322p-3f;  // -0.187536493
-    const float t229 = __builtin_fmaf(t21, t228, c221);
-    const float c222 = -0x1.413b28p-4f;  // -0.0784255564
-    const float t230 = __builtin_fmaf(t21, t229, c222);
-    const float c223 = 0x1.4a2b9ep-2f;  // 0.322432011
-    const float t231 = __builtin_fmaf(t21, t230, c223);
-    const float c224 = -0x1.c19492p-3f;  // -0.219521657
-    const float t232 = __builtin_fmaf(t21, t231, c224);
-    const float c225 = 0x1.8f3e74p-5f;  // 0.0487358347
-    const float t233 = __builtin_fmaf(t21, t232, c225);
-    const float c226 = 0x1.445da6p-7f;  // 0.00989885908
-    const float c227 = 0x1.43a55ep-7f;  // 0.00987689104
-    const float t234 = __builtin_fmaf(t21, c226, c227);
-    const float c228 = -0x1.707e0ep-5f;  // -0.0449819826
-    const float t235 = __builtin_fmaf(t21, t234, c228);
-    const float c229 = -0x1.6f3e44p-5f;  // -0.0448294953
-    const float t236 = __builtin_fmaf(t21, t235, c229);
-    const float c230 = 0x1.427dep-3f;  // 0.15746665
-    const float t237 = __builtin_fmaf(t21, t236, c230);
-    const float c231 = -0x1.39b89ep-4f;  // -0.0765920803
-    const float t238 = __builtin_fmaf(t21, t237, c231);
-    const float c232 = -0x1.de8bacp-5f;  // -0.0584162101
-    const float t239 = __builtin_fmaf(t21, t238, c232);
-    const float c233 = 0x1.04c27cp-4f;  // 0.0636620373
-    const float t240 = __builtin_fmaf(t21, t239, c233);
-    const float c234 = -0x1.075198p-6f;  // -0.0160716996
-    const float t241 = __builtin_fmaf(t21, t240, c234);
-    const float c235 = 0x1.0f2c28p-9f;  // 0.00206888188
-    const float c236 = -0x1.89143p-9f;  // -0.00299895369
-    const float t242 = __builtin_fmaf(t21, c235, c236);
-    const float c237 = -0x1.a2e7f4p-11f;  // -0.000798999914
-    const float t243 = __builtin_fmaf(t21, t242, c237);
-    const float c238 = 0x1.436e5ep-9f;  // 0.00246758363
-    const float t244 = __builtin_fmaf(t21, t243, c238);
-    const float c239 = -0x1.47a626p-11f;  // -0.000624940905
-    const float t245 = __builtin_fmaf(t21, t244, c239);
-    const float c240 = -0x1.df8298p-14f;  // -0.000114324124
-    const float t246 = __builtin_fmaf(t21, t245, c240);
-    const float t247 = __builtin_fmaf(t10, t246, t155);
-    const float t248 = __builtin_fmaf(t10, t247, t163);
-    const float t249 = __builtin_fmaf(t10, t248, t120);
-    const float t250 = __builtin_fmaf(t10, t249, t173);
-    const float t251 = t250 + t184;  // dvar_dmu, normalised
-    const float t252 = t7 * t251;
-    const float c241 = -0x1.3c2982p-7f;  // -0.0096485028
-    const float c242 = -0x1.361b32p-7f;  // -0.00946369115
-    const float t253 = __builtin_fmaf(t21, c241, c242);
-    const float c243 = 0x1.baac3ep-5f;  // 0.0540372096
-    const float t254 = __builtin_fmaf(t21, t253, c243);
-    const float c244 = 0x1.5f2ee6p-5f;  // 0.0428690426
-    const float t255 = __builtin_fmaf(t21, t254, c244);
-    const float c245 = -0x1.18765cp-2f;  // -0.273889005
-    const float t256 = __builtin_fmaf(t21, t255, c245);
-    const float c246 = 0x1.9ecb34p-2f;  // 0.405072033
-    const float t257 = __builtin_fmaf(t21, t256, c246);
-    const float c247 = -0x1.b938cap-2f;  // -0.430880696
-    const float t258 = __builtin_fmaf(t21, t257, c247);
-    const float c248 = 0x1.71a20cp-1f;  // 0.721939445
-    const float t259 = __builtin_fmaf(t21, t258, c248);
-    const float c249 = -0x1.f61188p-8f;  // -0.00766095705
-    const float c250 = -0x1.47ed8ep-6f;  // -0.0200151335
-    const float t260 = __builtin_fmaf(t21, c249, c250);
-    const float c251 = 0x1.502016p-6f;  // 0.0205154624
-    const float t261 = __builtin_fmaf(t21, t260, c251);
-    const float c252 = 0x1.eef11p-4f;  // 0.120835364
-    const float t262 = __builtin_fmaf(t21, t261, c252);
-    const float c253 = -0x1.2bb8b4p-3f;  // -0.146348387
-    const float t263 = __builtin_fmaf(t21, t262, c253);
-    const float c254 = -0x1.51203ap-4f;  // -0.0823061243
-    const float t264 = __builtin_fmaf(t21, t263, c254);
-    const float c255 = 0x1.a04b4ep-3f;  // 0.203268632
-    const float t265 = __builtin_fmaf(t21, t264, c255);
-    const float c256 = -0x1.8b8ff2p-4f;  // -0.0965728238
-    const float t266 = __builtin_fmaf(t21, t265, c256);
-    const float c257 = 0x1.3d0e48p-9f;  // 0.00241894368
-    const float t267 = __builtin_fmaf(t21, t266, c257);
-    const float c258 = 0x1.02fe9cp-1f;  // 0.505848765
-    const float t268 = __builtin_fmaf(t21, t267, c258);
-    const float t269 = __builtin_fmaf(t10, t225, t268);
-    const float c259 = -0x1.347d9cp-7f;  // -0.00941438787
-    const float c260 = 0x1.5aac54p-7f;  // 0.0105796251
-    const float t270 = __builtin_fmaf(t21, c259, c260);
-    const float c261 = 0x1.199052p-9f;  // 0.00214816094
-    const float t271 = __builtin_fmaf(t21, t270, c261);
-    const float c262 = -0x1.06922cp-8f;  // -0.00400651526
-    const float t272 = __builtin_fmaf(t21, t271, c262);
-    const float c263 = 0x1.ebb2a4p-12f;  // 0.000468919578
-    const float t273 = __builtin_fmaf(t21, t272, c263);
-    const float t274 = __builtin_fmaf(t10, t273, t200);
-    const float t275 = __builtin_fmaf(t10, t274, t148);
-    const float t276 = __builtin_fmaf(t10, t275, t208);
-    const float t277 = __builtin_fmaf(t10, t276, t233);
-    const float c264 = -0x1.43db2cp-6f;  // -0.0197666101
-    const float c265 = -0x1.8d8f86p-9f;  // -0.00303314696
-    const float t278 = __builtin_fmaf(t21, c264, c265);
-    const float c266 = 0x1.66140cp-4f;  // 0.0874214619
-    const float t279 = __builtin_fmaf(t21, t278, c266);
-    const float c267 = 0x1.0e56bcp-6f;  // 0.0165001713
-    const float t280 = __builtin_fmaf(t21, t279, c267);
-    const float c268 = -0x1.0d0ccp-2f;  // -0.26274395
-    const float t281 = __builtin_fmaf(t21, t280, c268);
-    const float c269 = 0x1.be87dap-3f;  // 0.218032554
-    const float t282 = __builtin_fmaf(t21, t281, c269);
-    const float c270 = 0x1.816eeep-4f;  // 0.0940999314
-    const float t283 = __builtin_fmaf(t21, t282, c270);
-    const float c271 = -0x1.60fcaep-2f;  // -0.344713897
-    const float t284 = __builtin_fmaf(t21, t283, c271);
-    const float c272 = 0x1.6dacaep-1f;  // 0.714208066
-    const float t285 = __builtin_fmaf(t21, t284, c272);
-    const float t286 = __builtin_fmaf(t10, t277, t285);
-    const float t287 = t19 * t286;
-    const float t288 = t269 + t287;  // dvar_dvar, normalised
-    const float c273 = -0x1.1b6e8cp-9f;  // -0.00216241321
-    const float c274 = -0x1.f1e19ap-12f;  // -0.000474816567
-    const float t289 = __builtin_fmaf(t21, c273, c274);
-    const float c275 = 0x1.3986b8p-7f;  // 0.00956806168
-    const float t290 = __builtin_fmaf(t21, t289, c275);
-    const float c276 = -0x1.992b18p-8f;  // -0.00624341331
-    const float t291 = __builtin_fmaf(t21, t290, c276);
-    const float c277 = -0x1.55838p-8f;  // -0.00521108508
-    const float t292 = __builtin_fmaf(t21, t291, c277);
-    const float c278 = 0x1.6ca4fap-8f;  // 0.00556403259
-    const float t293 = __builtin_fmaf(t21, t292, c278);
-    const float c279 = -0x1.81f3eep-11f;  // -0.000736146641
-    const float t294 = __builtin_fmaf(t21, t293, c279);
-    const float c280 = -0x1.43e976p-12f;  // -0.000308906514
-    const float t295 = __builtin_fmaf(t21, t294, c280);
-    const float t296 = __builtin_fmaf(t12, t295, t241);
-    const float c281 = 0x1.610204p-7f;  // 0.0107729454
-    const float c282 = 0x1.556a68p-7f;  // 0.0104191788
-    const float t297 = __builtin_fmaf(t21, c281, c282);
-    const float c283 = -0x1.aa5ab6p-5f;  // -0.0520452075
-    const float t298 = __builtin_fmaf(t21, t297, c283);
-    const float c284 = -0x1.79f9fcp-5f;  // -0.0461397097
-    const float t299 = __builtin_fmaf(t21, t298, c284);
-    const float c285 = 0x1.9400c2p-3f;  // 0.19726707
-    const float t300 = __builtin_fmaf(t21, t299, c285);
-    const float c286 = -0x1.326e5p-3f;  // -0.149624467
-    const float t301 = __builtin_fmaf(t21, t300, c286);
-    const float c287 = 0x1.15935ep-8f;  // 0.00423546834
-    const float t302 = __builtin_fmaf(t21, t301, c287);
-    const float c288 = 0x1.290702p-5f;  // 0.0362582244
-    const float t303 = __builtin_fmaf(t21, t302, c288);
-    const float c289 = -0x1.6cd10ep-7f;  // -0.0111333197
-    const float t304 = __builtin_fmaf(t21, t303, c289);
-    const float t305 = __builtin_fmaf(t12, t296, t304);  // dmean_dvar, normalised
-    const float t306 = t4 * t305;
-    const float t307 = t306 * grad_mean;
-    const float t308 = __builtin_fmaf(t288, grad_var, t307);
-    const float c290 = -0x1.b61edap-8f;  // -0.00668518851
-    const float c291 = 0x1.69a38ap-7f;  // 0.0110363411
-    const float t309 = __builtin_fmaf(t21, c290, c291);
-    const float c292 = -0x1.8d14e6p-9f;  // -0.00302949245
-    const float t310 = __builtin_fmaf(t21, t309, c292);
-    const float c293 = -0x1.2f4a8p-9f;  // -0.00231392682
-    const float t311 = __builtin_fmaf(t21, t310, c293);
-    const float c294 = 0x1.e1e06ap-11f;  // 0.000919106707
-    const float t312 = __builtin_fmaf(t21, t311, c294);
-    const float t313 = __builtin_fmaf(t12, t312, t215);
-    const float t314 = __builtin_fmaf(t12, t313, t259);
-    const float t315 = t19 * t314;  // dmean_dmu, normalised
-    const float t316 = 0.5f + t315;
-    const float t317 = t316 * grad_mean;
-    const float t318 = __builtin_fmaf(t252, grad_var, t317);
-    *out_grad_mean = t318;
-    *out_grad_var = t308;
+    const float t0 = var + 0.96089333f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 0.98025167f;
+    const float t5 = var * t2;
+    const float t6 = (t3 < (-6.25f)) ? (-6.25f) : t3;
+    const float t7 = FMA(2.0f, t4, -1.0f);
+    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t9 = (6.25f < t6) ? 6.25f : t6;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.76126677f, 9.325518f)));
+    const float t11 = FMA(t10, t10 * 2.0f, -1.0f);
+    const float t12 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.14843607f, 0.1889721f), 0.11742795f), -0.19831952f), 0.0021542679f), 0.04469047f), -0.005618102f),
+        -0.0011459154f), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.2182412f, 0.2931959f),
+        0.13607262f), -0.2801071f), 0.02660693f), 0.051873155f), -0.009056709f), -0.0008431732f)), FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.12069682f, -0.04222544f), -0.14616586f), -0.06875129f),
+        0.13189828f), 0.063586116f), -0.05873299f), -0.0030063773f), 0.0033563694f)), FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.08275939f, 0.029278014f), -0.14767952f), 0.026957203f),
+        -0.13636215f), 0.13061568f), 0.094902836f), -0.0886514f), 0.006158592f), 0.0028693262f)), FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.078908645f, -0.1767166f), -0.16614857f),
+        0.5659751f), -0.3007004f), -0.059973866f), 0.087871246f), -0.050395116f), 0.025459422f), -0.0046817753f));
+    const float t13 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.095123835f,
+        0.19498831f), 0.019626524f), -0.24529767f), 0.10238481f), 0.058775578f), -0.03867327f), 0.0026926268f),
+        0.0008129049f);
+    const float t14 = FMA(t7, t12, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.01937984f, -0.08280537f), 0.07231951f), 0.32810476f), -0.58780426f), 0.41491506f), -0.0663062f),
+        -0.15465543f), 0.12309257f), -0.027835904f));
+    const float t15 = FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.2442191f, -0.11564679f), -0.37726387f), 0.15846328f), 0.15413539f), -0.05055316f), -0.013182133f),
+        0.0019625793f), t13), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0510308f,
+        -0.22034232f), 0.056826487f), 0.47503987f), -0.055343404f), -0.28188366f), 0.04170031f), 0.035410166f),
+        -0.0039708107f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0513754f,
+        0.11353203f), 0.0016477627f), -0.26929224f), 0.26176634f), 0.07371136f), -0.20193805f), 0.0655581f),
+        0.01290305f), -0.0068141036f));
+    const float t16 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.0070767193f, -0.0021257694f), 0.037585575f), 0.028757066f), -0.104957834f), -0.111988194f), 0.3333845f),
+        -0.14208452f), -0.12874955f), 0.12877356f), -0.031507142f);
+    const float t17 = FMA(t7, t14, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.025419245f, 0.014162269f), 0.10835552f), 0.018960541f), -0.5347044f), 0.6824759f), -0.17701578f),
+        -0.23608887f), 0.19293733f), -0.043609776f));
+    const float t18 = FMA(t7, t15, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.025055088f, 0.084085084f), 0.10755348f), -0.25574914f), 0.067772985f), 0.06598118f), -0.12505351f),
+        0.09354599f), -0.000108819455f), -0.011294289f));
+    const float t19 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.021002656f,
+        0.001920487f), -0.09353749f), -0.009144665f), 0.2817561f), -0.26981935f), 0.027332181f), 0.06098085f),
+        -0.020206237f);
+    const float t20 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.004441416f, -0.00062268396f),
+        0.019017905f), -0.012795224f), -0.010186637f), 0.011144812f), -0.001512936f), -0.00061267125f);
+    const float t21 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0097692255f,
+        0.0062222206f), -0.045358054f), -0.03170283f), 0.15072499f), -0.084091395f), -0.052366015f), 0.06324022f),
+        -0.016434673f);
+    const float t22 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.0056123803f, -0.00045147978f), 0.0266616f), 0.011323514f), -0.07362749f), -0.04431314f), 0.23971114f),
+        -0.22454818f), 0.06877001f), 0.008413027f), -0.006324301f);
+    const float t23 = t10 * FMA(t7, t17, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, -0.00355152f, 0.008972867f), 0.032872226f), -0.03141412f), -0.19194089f), 0.4024779f), -0.29082954f),
+        0.059441935f), 0.023795461f), -0.009803488f));
+    const float t24 = FMA(t7, t18, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.048291024f, 0.0029537824f), -0.16097224f), 0.032910753f), 0.22171701f), -0.15321912f), -0.064716615f),
+        0.11484072f), -0.04841695f), 0.0067486498f));
+    const float t25 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.011038029f, 0.010509576f),
+        0.035535265f), -0.05821633f), 0.018738506f), 0.009190259f), -0.004677379f);
+    const float t26 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.019002931f,
+        -0.0030139277f), -0.07574223f), 0.0061676847f), 0.22669852f), -0.30505675f), 0.17335597f), -0.04577159f),
+        0.0043110335f);
+    const float t27 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.008096857f, -0.010389885f),
+        0.045105334f), 0.046828885f), -0.21855941f), 0.23591545f), -0.110802524f), 0.01999699f);
+    const float t28 = FMA(t7, t24, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.020136457f, -0.028613647f), -0.09927537f), 0.20535396f), 0.010262383f), -0.2779782f), 0.16992289f),
+        0.08693901f), -0.11955984f), 0.032635007f));
+    const float t29 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.016356602f,
+        -0.016774025f), 0.06814133f), 0.07922539f), -0.1875365f), -0.07842556f), 0.322432f), -0.21952166f),
+        0.048735835f);
+    const float t30 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.009898859f,
+        0.009876891f), -0.044981983f), -0.044829495f), 0.15746665f), -0.07659208f), -0.05841621f), 0.06366204f),
+        -0.0160717f);
+    // dvar_dmu, normalised
+    const float t31 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0020688819f,
+        -0.0029989537f), -0.0007989999f), 0.0024675836f), -0.0006249409f), -0.000114324124f), t20), t21), t16), t22) +
+        t23;
+    const float t32 = t5 * t31;
+    const float t33 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.009648503f, -0.009463691f),
+        0.05403721f), 0.042869043f), -0.273889f), 0.40507203f), -0.4308807f), 0.72193944f);
+    // dvar_dvar, normalised
+    const float t34 = FMA(t7, t28, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.007660957f, -0.020015134f), 0.020515462f), 0.120835364f), -0.14634839f), -0.082306124f), 0.20326863f),
+        -0.096572824f), 0.0024189437f), 0.50584877f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, -0.009414388f, 0.010579625f), 0.002148161f), -0.0040065153f), 0.00046891958f), t25),
+        t19), t26), t29), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.01976661f,
+        -0.003033147f), 0.08742146f), 0.016500171f), -0.26274395f), 0.21803255f), 0.09409993f), -0.3447139f),
+        0.71420807f)));
+    // dmean_dvar, normalised
+    const float t35 = FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0021624132f,
+        -0.00047481657f), 0.009568062f), -0.0062434133f), -0.005211085f), 0.0055640326f), -0.00073614664f),
+        -0.0003089065f), t30), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010772945f,
+        0.010419179f), -0.052045207f), -0.04613971f), 0.19726707f), -0.14962447f), 0.0042354683f), 0.036258224f),
+        -0.01113332f));
+    const float t36 = FMA(t34, grad_var, (t2 * t35) * grad_mean);
+    // dmean_dmu, normalised
+    const float t37 = t10 * FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0066851885f, 0.011036341f),
+        -0.0030294925f), -0.0023139268f), 0.0009191067f), t27), t33);
+    const float t38 = FMA(t32, grad_var, (0.5f + t37) * grad_mean);
+    *out_grad_mean = t38;
+    *out_grad_var = t36;
 }
 
 void gelu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

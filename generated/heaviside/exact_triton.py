@@ -32,120 +32,51 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def heaviside_exact_forward(mean, var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = 0.0 == t4
-    t10 = t6 & t9
-    t11 = tl.where(t10, 1.0, t8)
-    t12 = var * t3
-    t13 = t3 * t12
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t14 = tl.where(t6, c5, t13)
-    t15 = tl.sqrt_rn(t14)  # standard deviation, scaled
-    t16 = tl.div_rn(1.0, t15)
-    t17 = t11 * t16
-    t18 = 18.6875 < t17
-    t19 = tl.where(t18, 18.6875, t17)  # t = min(|mean|/sigma, reach)
-    t20 = t19 * -0.5
-    t21 = t19 * t20
-    c6 = tl.full((), 1.4426950216293335, tl.float32)
-    c7 = tl.full((), 12582912.0, tl.float32)
-    t22 = tl.fma(t21, c6, c7)
-    t23 = t22 - c7
-    c8 = tl.full((), -0.693145751953125, tl.float32)
-    t24 = tl.fma(t23, c8, t21)
-    t25 = t21 * -1.0
-    t26 = tl.fma(t19, t20, t25)
-    t27 = t15 * -1.0
-    t28 = tl.fma(t15, t27, t14)
-    t29 = 0.5 * t16
-    t30 = t28 * t29
-    t31 = t17 * -1.0
-    t32 = tl.fma(t15, t31, t11)
-    t33 = tl.fma(t30, t31, t32)
-    t34 = t16 * t33
-    t35 = tl.where(t18, 0.0, t34)
-    t36 = t19 * -1.0
-    t37 = tl.fma(t35, t36, t26)
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t38 = tl.fma(t23, c9, t37)
-    t39 = t24 + t38
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t40 = tl.fma(t39, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t41 = tl.fma(t39, t40, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t42 = tl.fma(t39, t41, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t43 = tl.fma(t39, t42, c14)
-    t44 = t39 * t39
-    t45 = tl.fma(t43, t44, t39)
-    t46 = t19 + t35
-    t47 = tl.fma(0.25, t46, 1.0)
-    t48 = tl.div_rn(1.0, t47)  # u = 1/(1 + t/4)
-    t49 = t48 - 0.25
-    c15 = tl.full((), -0.009482737630605698, tl.float32)
-    c16 = tl.full((), 0.049714043736457825, tl.float32)
-    t50 = tl.fma(t49, c15, c16)
-    c17 = tl.full((), -0.07404074817895889, tl.float32)
-    t51 = tl.fma(t49, t50, c17)
-    c18 = tl.full((), 0.002046793233603239, tl.float32)
-    t52 = tl.fma(t49, t51, c18)
-    c19 = tl.full((), 0.012572075240314007, tl.float32)
-    t53 = tl.fma(t49, t52, c19)
-    c20 = tl.full((), 0.08142358064651489, tl.float32)
-    t54 = tl.fma(t49, t53, c20)
-    c21 = tl.full((), 0.14152754843235016, tl.float32)
-    t55 = tl.fma(t49, t54, c21)
-    c22 = tl.full((), 0.17951686680316925, tl.float32)
-    t56 = tl.fma(t49, t55, c22)
-    c23 = tl.full((), 0.18632909655570984, tl.float32)
-    t57 = tl.fma(t49, t56, c23)
-    c24 = tl.full((), 0.16664110124111176, tl.float32)
-    t58 = tl.fma(t49, t57, c24)
-    c25 = tl.full((), 0.13207589089870453, tl.float32)
-    t59 = tl.fma(t49, t58, c25)
-    t60 = t48 * t59  # J_0/sqrt(2 pi)
-    t61 = t60 * -1.0
-    t62 = mean < 0.0
-    t63 = tl.where(t62, t60, t61)
-    t64 = tl.fma(t45, t63, t63)
-    t65 = t22.to(tl.int32, bitcast=True)
-    t66 = t65 >> 1
-    t67 = t66 + 127
-    t68 = t67 << 23
-    t69 = t68.to(tl.float32, bitcast=True)
-    t70 = t65 + 1
-    t71 = t70 >> 1
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t69 * t74
-    t76 = tl.where(t62, 0.0, 1.0)
-    t77 = tl.fma(t64, t75, t76)
-    t78 = 1.0 + t45  # exp(-t^2/2), mantissa
-    t79 = t78 * t75
-    t80 = t60 * t60
-    t81 = t80 * -1.0
-    t82 = t81 * t79
-    t83 = t60 + t82
-    t84 = tl.fma(t45, t83, t83)
-    t85 = t69 * t84
-    t86 = t74 * t85
-    return (t77, t86)
+    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
+    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
+    t2 = tl.abs(mean)
+    t3 = t2 * t1
+    t4 = var == 0.0
+    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
+    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
+    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
+    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t9 = tl.div_rn(1.0, t8)
+    t10 = t6 * t9
+    t11 = 18.6875 < t10
+    t12 = tl.where(t11, 18.6875, t10)  # t = min(|mean|/sigma, reach)
+    t13 = t12 * (-0.5)
+    t14 = t12 * t13
+    t15 = tl.fma(t14, 1.442695, 12582912.0)
+    t16 = t15 - 12582912.0
+    t17 = tl.fma(t16, -0.69314575, t14)
+    t18 = tl.fma(t12, t13, t14 * -1.0)
+    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t20 = t10 * -1.0
+    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
+    t22 = t17 + tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
+    t23 = (tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t22 * t22, t22))
+    t24 = tl.div_rn(1.0, tl.fma(0.25, t12 + t21, 1.0))  # u = 1/(1 + t/4)
+    t25 = t24 - 0.25
+    # J_0/sqrt(2 pi)
+    t26 = (t24 * tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
+        tl.fma(t25, tl.fma(t25, -0.009482738, 0.049714044), -0.07404075), 0.0020467932), 0.012572075), 0.08142358),
+        0.14152755), 0.17951687), 0.1863291), 0.1666411), 0.13207589))
+    t27 = t26 * -1.0
+    t28 = mean < 0.0
+    t29 = tl.where(t28, t26, t27)
+    t30 = tl.fma(t23, t29, t29)
+    t31 = t15.to(tl.int32, bitcast=True)
+    t32 = (((t31 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t31 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t34 = t32 * t33
+    t35 = tl.fma(t30, t34, tl.where(t28, 0.0, 1.0))
+    t36 = 1.0 + t23  # exp(-t^2/2), mantissa
+    t37 = t36 * t34
+    t38 = t26 + (((t26 * t26) * -1.0) * t37)
+    t39 = t33 * (t32 * tl.fma(t23, t38, t38))
+    return (t35, t39)
 
 
 @triton.jit
@@ -161,225 +92,79 @@ def heaviside_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr,
 
 @triton.jit
 def heaviside_exact_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = 0.0 == t4
-    t10 = t6 & t9
-    t11 = tl.where(t10, 1.0, t8)
-    t12 = var * t3
-    t13 = t3 * t12
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t14 = tl.where(t6, c5, t13)
-    t15 = tl.sqrt_rn(t14)  # standard deviation, scaled
-    t16 = tl.div_rn(1.0, t15)
-    t17 = t11 * t16
-    t18 = 19.25 < t17
-    t19 = tl.where(t18, 19.25, t17)  # t = min(|mean|/sigma, reach)
-    t20 = t19 * -0.5
-    t21 = t19 * t20
-    c6 = tl.full((), 1.4426950216293335, tl.float32)
-    c7 = tl.full((), 12582912.0, tl.float32)
-    t22 = tl.fma(t21, c6, c7)
-    t23 = t22 - c7
-    c8 = tl.full((), -0.693145751953125, tl.float32)
-    t24 = tl.fma(t23, c8, t21)
-    t25 = t21 * -1.0
-    t26 = tl.fma(t19, t20, t25)
-    t27 = t15 * -1.0
-    t28 = tl.fma(t15, t27, t14)
-    t29 = 0.5 * t16
-    t30 = t28 * t29
-    t31 = t17 * -1.0
-    t32 = tl.fma(t15, t31, t11)
-    t33 = tl.fma(t30, t31, t32)
-    t34 = t16 * t33
-    t35 = tl.where(t18, 0.0, t34)
-    t36 = t19 * -1.0
-    t37 = tl.fma(t35, t36, t26)
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t38 = tl.fma(t23, c9, t37)
-    t39 = t24 + t38
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t40 = tl.fma(t39, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t41 = tl.fma(t39, t40, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t42 = tl.fma(t39, t41, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t43 = tl.fma(t39, t42, c14)
-    t44 = t39 * t39
-    t45 = tl.fma(t43, t44, t39)
-    t46 = 1.0 + t45  # exp(-t^2/2), mantissa
-    t47 = t22.to(tl.int32, bitcast=True)
-    t48 = t47 >> 2
-    t49 = t48 + 127
-    t50 = t49 << 23
-    t51 = t50.to(tl.float32, bitcast=True)
-    t52 = t47 + 1
-    t53 = t52 >> 2
-    t54 = 127 + t53
-    t55 = t54 << 23
-    t56 = t55.to(tl.float32, bitcast=True)
-    t57 = t51 * t56
-    t58 = t47 + 2
-    t59 = t58 >> 2
-    t60 = 127 + t59
-    t61 = t60 << 23
-    t62 = t61.to(tl.float32, bitcast=True)
-    t63 = t62 * t57
-    t64 = t47 + 3
-    t65 = t64 >> 2
-    t66 = 127 + t65
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = t46 * t69
-    t71 = t19 + t35
-    t72 = tl.fma(t71, 0.25, 1.0)
-    t73 = tl.div_rn(1.0, t72)  # u = 1/(1 + t/4)
-    t74 = t73 - 0.25
-    c15 = tl.full((), -0.009215223602950573, tl.float32)
-    c16 = tl.full((), 0.048801492899656296, tl.float32)
-    t75 = tl.fma(t74, c15, c16)
-    c17 = tl.full((), -0.07274729013442993, tl.float32)
-    t76 = tl.fma(t74, t75, c17)
-    c18 = tl.full((), 0.0010651032207533717, tl.float32)
-    t77 = tl.fma(t74, t76, c18)
-    c19 = tl.full((), 0.01299886405467987, tl.float32)
-    t78 = tl.fma(t74, t77, c19)
-    c20 = tl.full((), 0.08131938427686691, tl.float32)
-    t79 = tl.fma(t74, t78, c20)
-    c21 = tl.full((), 0.14153993129730225, tl.float32)
-    t80 = tl.fma(t74, t79, c21)
-    c22 = tl.full((), 0.17951658368110657, tl.float32)
-    t81 = tl.fma(t74, t80, c22)
-    c23 = tl.full((), 0.18632903695106506, tl.float32)
-    t82 = tl.fma(t74, t81, c23)
-    c24 = tl.full((), 0.16664111614227295, tl.float32)
-    t83 = tl.fma(t74, t82, c24)
-    c25 = tl.full((), 0.13207589089870453, tl.float32)
-    t84 = tl.fma(t74, t83, c25)
-    t85 = t73 * t84  # J_0/sqrt(2 pi)
-    t86 = t85 * 2.0
-    c26 = tl.full((), 0.3989422917366028, tl.float32)
-    t87 = c26 * t86
-    t88 = t87 * t70
-    c27 = tl.full((), -0.3989422917366028, tl.float32)
-    t89 = t88 + c27
-    t90 = tl.fma(t45, t89, t89)
-    t91 = t16 * -1.0
-    t92 = tl.fma(t15, t91, 1.0)
-    t93 = tl.fma(t30, t91, t92)
-    t94 = t16 * t93
-    t95 = t16 + t94
-    t96 = t3 * t95
-    t97 = tl.where(t6, 0.0, t96)
-    t98 = t97 * t90
-    t99 = t51 * t98
-    t100 = t56 * t99
-    t101 = t62 * t100
-    t102 = t68 * t101
-    t103 = t71 * t71
-    c28 = tl.full((), -5.032344051869586e-05, tl.float32)
-    c29 = tl.full((), 0.0005241437465883791, tl.float32)
-    t104 = tl.fma(t103, c28, c29)
-    c30 = tl.full((), -0.0034712613560259342, tl.float32)
-    t105 = tl.fma(t103, t104, c30)
-    c31 = tl.full((), 0.018180839717388153, tl.float32)
-    t106 = tl.fma(t103, t105, c31)
-    c32 = tl.full((), -0.07427088171243668, tl.float32)
-    t107 = tl.fma(t103, t106, c32)
-    c33 = tl.full((), 0.21220649778842926, tl.float32)
-    t108 = tl.fma(t103, t107, c33)
-    c34 = tl.full((), -0.31830987334251404, tl.float32)
-    t109 = tl.fma(t103, t108, c34)
-    c35 = tl.full((), 1048576.0, tl.float32)
-    t110 = t97 <= c35
-    c36 = tl.full((), 4294967296.0, tl.float32)
-    t111 = tl.where(t110, c36, 1.0)
-    t112 = t11 * t111
-    t113 = t95 * t112
-    t114 = tl.where(t18, 19.25, t113)
-    t115 = t97 * t114
-    t116 = t109 * t115
-    c37 = tl.full((), 2.3283064365386963e-10, tl.float32)
-    t117 = tl.where(t110, c37, 1.0)
-    t118 = t117 * t116
-    t119 = t19 < 1.0
-    t120 = tl.where(t119, t118, t102)
-    t121 = t120 * -1.0
-    t122 = mean < 0.0
-    t123 = tl.where(t122, t121, t120)
-    t124 = tl.fma(t45, c26, c26)
-    t125 = t97 * t124
-    t126 = t51 * t125
-    t127 = t56 * t126
-    t128 = t62 * t127
-    t129 = t68 * t128
-    t130 = t129 * grad_mean
-    t131 = tl.fma(t123, grad_var, t130)
-    t132 = t71 * t85
-    t133 = c26 * t132
-    t134 = t133 * -1.0
-    t135 = t70 * t134
-    t136 = 0.5 * t71
-    t137 = tl.fma(c26, t136, t135)
-    t138 = tl.fma(t45, t137, t137)
-    c38 = tl.full((), 1.3043830796236882e+19, tl.float32)
-    t139 = c38 < t97
-    t140 = tl.where(t139, c38, t97)
-    t141 = t140 * t138
-    t142 = t51 * t141
-    t143 = t140 * t142
-    t144 = t56 * t143
-    t145 = t62 * t144
-    t146 = t68 * t145
-    c39 = tl.full((), 2.516172025934793e-05, tl.float32)
-    c40 = tl.full((), -0.00026207187329418957, tl.float32)
-    t147 = tl.fma(t103, c39, c40)
-    c41 = tl.full((), 0.0017356306780129671, tl.float32)
-    t148 = tl.fma(t103, t147, c41)
-    c42 = tl.full((), -0.009090419858694077, tl.float32)
-    t149 = tl.fma(t103, t148, c42)
-    c43 = tl.full((), 0.03713544085621834, tl.float32)
-    t150 = tl.fma(t103, t149, c43)
-    c44 = tl.full((), -0.10610324889421463, tl.float32)
-    t151 = tl.fma(t103, t150, c44)
-    c45 = tl.full((), 0.15915493667125702, tl.float32)
-    t152 = tl.fma(t103, t151, c45)
-    t153 = t140 * t114
-    t154 = t153 * t152
-    t155 = t71 * t140
-    t156 = t154 * t155
-    t157 = t117 * t156
-    t158 = tl.where(t119, t157, t146)
-    c46 = tl.full((), -0.1994711458683014, tl.float32)
-    t159 = tl.fma(t45, c46, c46)
-    t160 = t159 * t153
-    t161 = t51 * t160
-    t162 = t56 * t161
-    t163 = t140 * t162
-    t164 = t62 * t163
-    t165 = t68 * t164
-    t166 = t117 * t165
-    t167 = t166 * -1.0
-    t168 = tl.where(t122, t167, t166)
-    t169 = t168 * grad_mean
-    t170 = tl.fma(t158, grad_var, t169)
-    return (t131, t170)
+    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
+    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
+    t2 = tl.abs(mean)
+    t3 = t2 * t1
+    t4 = var == 0.0
+    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
+    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
+    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
+    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t9 = tl.div_rn(1.0, t8)
+    t10 = t6 * t9
+    t11 = 19.25 < t10
+    t12 = tl.where(t11, 19.25, t10)  # t = min(|mean|/sigma, reach)
+    t13 = t12 * (-0.5)
+    t14 = t12 * t13
+    t15 = tl.fma(t14, 1.442695, 12582912.0)
+    t16 = t15 - 12582912.0
+    t17 = tl.fma(t16, -0.69314575, t14)
+    t18 = tl.fma(t12, t13, t14 * -1.0)
+    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t20 = t10 * -1.0
+    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
+    t22 = t17 + tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
+    t23 = (tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t22 * t22, t22))
+    t24 = 1.0 + t23  # exp(-t^2/2), mantissa
+    t25 = t15.to(tl.int32, bitcast=True)
+    t26 = (((t25 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t27 = ((127 + ((t25 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t26 * t27
+    t29 = ((127 + ((t25 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t25 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = t24 * (t31 * t30)
+    t33 = t12 + t21
+    t34 = tl.div_rn(1.0, tl.fma(t33, 0.25, 1.0))  # u = 1/(1 + t/4)
+    t35 = t34 - 0.25
+    # J_0/sqrt(2 pi)
+    t36 = (t34 * tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35,
+        tl.fma(t35, tl.fma(t35, -0.009215224, 0.048801493), -0.07274729), 0.0010651032), 0.012998864), 0.081319384),
+        0.14153993), 0.17951658), 0.18632904), 0.16664112), 0.13207589))
+    t37 = ((0.3989423 * (t36 * 2.0)) * t32) + (-0.3989423)
+    t38 = tl.fma(t23, t37, t37)
+    t39 = t9 * -1.0
+    t40 = t9 + (t9 * tl.fma(t19, t39, tl.fma(t8, t39, 1.0)))
+    t41 = tl.where(t4, 0.0, t1 * t40)
+    t42 = t31 * (t29 * (t27 * (t26 * (t41 * t38))))
+    t43 = t33 * t33
+    t44 = (tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, -5.032344e-5, 0.00052414375),
+        -0.0034712614), 0.01818084), -0.07427088), 0.2122065), -0.31830987))
+    t45 = t41 <= 1048576.0
+    t46 = tl.where(t11, 19.25, t40 * (t6 * tl.where(t45, 4.2949673e+9, 1.0)))
+    t47 = t44 * (t41 * t46)
+    t48 = tl.where(t45, 2.3283064e-10, 1.0)
+    t49 = t48 * t47
+    t50 = t12 < 1.0
+    t51 = tl.where(t50, t49, t42)
+    t52 = t51 * -1.0
+    t53 = mean < 0.0
+    t54 = (tl.fma(tl.where(t53, t52, t51), grad_var, (t31 * (t29 * (t27 * (t26 * (t41 * tl.fma(t23, 0.3989423,
+        0.3989423)))))) * grad_mean))
+    t55 = t32 * ((0.3989423 * (t33 * t36)) * -1.0)
+    t56 = tl.fma(0.3989423, 0.5 * t33, t55)
+    t57 = tl.fma(t23, t56, t56)
+    t58 = tl.where(1.3043831e+19 < t41, 1.3043831e+19, t41)
+    t59 = t31 * (t29 * (t27 * (t58 * (t26 * (t58 * t57)))))
+    t60 = (tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, 2.516172e-5, -0.00026207187),
+        0.0017356307), -0.00909042), 0.03713544), -0.10610325), 0.15915494))
+    t61 = t58 * t46
+    t62 = tl.where(t50, t48 * ((t61 * t60) * (t33 * t58)), t59)
+    t63 = t48 * (t31 * (t29 * (t58 * (t27 * (t26 * (tl.fma(t23, -0.19947115, -0.19947115) * t61))))))
+    t64 = tl.fma(t62, grad_var, tl.where(t53, t63 * -1.0, t63) * grad_mean)
+    return (t54, t64)
 
 
 @triton.jit

@@ -34,125 +34,52 @@ LANE_ELEMENTS = 2
 def heaviside_logistic_input_forward(mean, var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
-    t2 = 0.0 < t1
-    t3 = t0 & t2
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t4 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t5 = tl.where(t4, c1, 1.0)
-    t6 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t7 = tl.where(t6, c2, t5)  # power of two that keeps residuals normal
-    t8 = t1 * t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t3, c3, t8)
-    t10 = var * t7
-    t11 = t7 * t10
-    t12 = tl.where(t0, 1.0, t11)
-    t13 = tl.sqrt_rn(t12)  # standard deviation, scaled
-    t14 = tl.div_rn(1.0, t13)
-    t15 = t9 * t14
-    t16 = c0 < t15
-    t17 = tl.where(t16, c0, t15)
-    t18 = t17 * -1.0
-    t19 = mean < 0.0
-    t20 = tl.where(t19, t18, t17)  # mean/sigma
-    t21 = tl.abs(t20)
-    c4 = tl.full((), 1.8137993812561035, tl.float32)
-    t22 = c4 * t21
-    t23 = 300.0 < t22
-    t24 = tl.where(t23, 300.0, t22)  # |mean|/s, s the logistic's scale
-    t25 = t24 * -1.0
-    c5 = tl.full((), 1.4426950216293335, tl.float32)
-    c6 = tl.full((), 12582912.0, tl.float32)
-    t26 = tl.fma(t25, c5, c6)
-    t27 = t26 - c6
-    c7 = tl.full((), -0.693145751953125, tl.float32)
-    t28 = tl.fma(t27, c7, t25)
-    t29 = t13 * -1.0
-    t30 = tl.fma(t13, t29, t12)
-    t31 = 0.5 * t14
-    t32 = t30 * t31
-    t33 = t14 * -1.0
-    t34 = tl.fma(t13, t33, 1.0)
-    t35 = tl.fma(t32, t33, t34)
-    t36 = t14 * t35
-    t37 = t15 * -1.0
-    t38 = tl.fma(t9, t14, t37)
-    t39 = tl.fma(t9, t36, t38)
-    t40 = tl.where(t16, 0.0, t39)
-    t41 = t40 * -1.0
-    t42 = tl.where(t19, t41, t40)
-    t43 = t42 * -1.0
-    t44 = t20 < 0.0
-    t45 = tl.where(t44, t43, t42)
-    t46 = t22 * -1.0
-    t47 = tl.fma(c4, t21, t46)
-    c8 = tl.full((), -1.7021886122847718e-08, tl.float32)
-    t48 = tl.fma(c8, t21, t47)
-    t49 = tl.fma(c4, t45, t48)
-    t50 = tl.where(t23, 0.0, t49)
-    t51 = t50 * -1.0
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t52 = tl.fma(t27, c9, t51)
-    t53 = t28 + t52
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t54 = tl.fma(t53, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t55 = tl.fma(t53, t54, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t56 = tl.fma(t53, t55, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t57 = tl.fma(t53, t56, c14)
-    t58 = t53 * t53
-    t59 = tl.fma(t57, t58, t53)
-    t60 = 1.0 + t59
-    t61 = t26.to(tl.int32, bitcast=True)
-    t62 = t61 >> 2
-    t63 = t62 + 127
-    t64 = t63 << 23
-    t65 = t64.to(tl.float32, bitcast=True)
-    t66 = t60 * t65
-    t67 = t61 + 1
-    t68 = t67 >> 2
-    t69 = 127 + t68
-    t70 = t69 << 23
-    t71 = t70.to(tl.float32, bitcast=True)
-    t72 = t71 * t66
-    t73 = t61 + 2
-    t74 = t73 >> 2
-    t75 = 127 + t74
-    t76 = t75 << 23
-    t77 = t76.to(tl.float32, bitcast=True)
-    t78 = t77 * t72
-    t79 = t61 + 3
-    t80 = t79 >> 2
-    t81 = 127 + t80
-    t82 = t81 << 23
-    t83 = t82.to(tl.float32, bitcast=True)
-    t84 = t83 * t78
-    t85 = 1.0 + t84
-    t86 = tl.div_rn(1.0, t85)
-    t87 = t60 * t86
-    t88 = t65 * t87
-    t89 = t71 * t88
-    t90 = t77 * t89
-    t91 = t83 * t90
-    t92 = 0.0 < mean
-    t93 = tl.where(t92, t86, t91)
-    t94 = 0.0 <= var
-    t95 = tl.where(t94, 1.0, var)
-    t96 = tl.sqrt_rn(t95)
-    t97 = tl.where(t94, t93, t96)
-    t98 = t86 * t86
-    t99 = t60 * t98
-    t100 = t65 * t99
-    t101 = t71 * t100
-    t102 = t77 * t101
-    t103 = t83 * t102
-    t104 = tl.where(t94, t103, t96)
-    return (t97, t104)
+    t2 = t0 & (0.0 < t1)
+    t3 = tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0)
+    t4 = tl.where(var < 9.094947e-13, 2.8147498e+14, t3)  # power of two that keeps residuals normal
+    t5 = tl.where(t2, 1.2676506e+30, t1 * t4)
+    t6 = tl.where(t0, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t11 * -1.0
+    t13 = mean < 0.0
+    t14 = tl.where(t13, t12, t11)  # mean/sigma
+    t15 = tl.abs(t14)
+    t16 = 1.8137994 * t15
+    t17 = 300.0 < t16
+    t18 = tl.where(t17, 300.0, t16)  # |mean|/s, s the logistic's scale
+    t19 = t18 * -1.0
+    t20 = tl.fma(t19, 1.442695, 12582912.0)
+    t21 = t20 - 12582912.0
+    t22 = tl.fma(t21, -0.69314575, t19)
+    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t24 = t8 * -1.0
+    t25 = tl.where(t10, 0.0, tl.fma(t5, t8 * tl.fma(t23, t24, tl.fma(t7, t24, 1.0)), tl.fma(t5, t8, t9 * -1.0)))
+    t26 = tl.where(t13, t25 * -1.0, t25)
+    t27 = t26 * -1.0
+    t28 = (t22 + tl.fma(t21, -1.4286068e-6, tl.where(t17, 0.0, tl.fma(1.8137994, tl.where(t14 < 0.0, t27, t26),
+        tl.fma(-1.7021886e-8, t15, tl.fma(1.8137994, t15, t16 * -1.0)))) * -1.0))
+    t29 = (1.0 + tl.fma(tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, 0.0013814222, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t28 * t28, t28))
+    t30 = t20.to(tl.int32, bitcast=True)
+    t31 = (((t30 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t32 = t29 * t31
+    t33 = ((127 + ((t30 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = t33 * t32
+    t35 = ((127 + ((t30 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t36 = t35 * t34
+    t37 = ((127 + ((t30 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t38 = tl.div_rn(1.0, 1.0 + (t37 * t36))
+    t39 = t37 * (t35 * (t33 * (t31 * (t29 * t38))))
+    t40 = tl.where(0.0 < mean, t38, t39)
+    t41 = 0.0 <= var
+    t42 = tl.sqrt_rn(tl.where(t41, 1.0, var))
+    t43 = tl.where(t41, t40, t42)
+    t44 = tl.where(t41, t37 * (t35 * (t33 * (t31 * (t29 * (t38 * t38))))), t42)
+    return (t43, t44)
 
 
 @triton.jit
@@ -170,192 +97,79 @@ def heaviside_logistic_input_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out
 def heaviside_logistic_input_backward(mean, var, grad_mean, grad_var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
-    t2 = 0.0 < t1
-    t3 = t0 & t2
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t4 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t5 = tl.where(t4, c1, 1.0)
-    t6 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t7 = tl.where(t6, c2, t5)  # power of two that keeps residuals normal
-    t8 = t1 * t7
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t9 = tl.where(t3, c3, t8)
-    t10 = var * t7
-    t11 = t7 * t10
-    t12 = tl.where(t0, 1.0, t11)
-    t13 = tl.sqrt_rn(t12)  # standard deviation, scaled
-    t14 = tl.div_rn(1.0, t13)
-    t15 = t9 * t14
-    t16 = c0 < t15
-    t17 = tl.where(t16, c0, t15)
-    t18 = t17 * -1.0
-    t19 = mean < 0.0
-    t20 = tl.where(t19, t18, t17)  # mean/sigma
-    t21 = tl.abs(t20)
-    c4 = tl.full((), 1.8137993812561035, tl.float32)
-    t22 = c4 * t21
-    t23 = 300.0 < t22
-    t24 = tl.where(t23, 300.0, t22)  # |mean|/s, s the logistic's scale
-    t25 = t24 * -1.0
-    c5 = tl.full((), 1.4426950216293335, tl.float32)
-    c6 = tl.full((), 12582912.0, tl.float32)
-    t26 = tl.fma(t25, c5, c6)
-    t27 = t26 - c6
-    c7 = tl.full((), -0.693145751953125, tl.float32)
-    t28 = tl.fma(t27, c7, t25)
-    t29 = t13 * -1.0
-    t30 = tl.fma(t13, t29, t12)
-    t31 = 0.5 * t14
-    t32 = t30 * t31
-    t33 = t14 * -1.0
-    t34 = tl.fma(t13, t33, 1.0)
-    t35 = tl.fma(t32, t33, t34)
-    t36 = t14 * t35
-    t37 = t15 * -1.0
-    t38 = tl.fma(t9, t14, t37)
-    t39 = tl.fma(t9, t36, t38)
-    t40 = tl.where(t16, 0.0, t39)
-    t41 = t40 * -1.0
-    t42 = tl.where(t19, t41, t40)
-    t43 = t42 * -1.0
-    t44 = t20 < 0.0
-    t45 = tl.where(t44, t43, t42)
-    t46 = t22 * -1.0
-    t47 = tl.fma(c4, t21, t46)
-    c8 = tl.full((), -1.7021886122847718e-08, tl.float32)
-    t48 = tl.fma(c8, t21, t47)
-    t49 = tl.fma(c4, t45, t48)
-    t50 = tl.where(t23, 0.0, t49)
-    t51 = t50 * -1.0
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t52 = tl.fma(t27, c9, t51)
-    t53 = t28 + t52
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t54 = tl.fma(t53, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t55 = tl.fma(t53, t54, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t56 = tl.fma(t53, t55, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t57 = tl.fma(t53, t56, c14)
-    t58 = t53 * t53
-    t59 = tl.fma(t57, t58, t53)
-    t60 = 1.0 + t59
-    t61 = t26.to(tl.int32, bitcast=True)
-    t62 = t61 >> 2
-    t63 = t62 + 127
-    t64 = t63 << 23
-    t65 = t64.to(tl.float32, bitcast=True)
-    t66 = t60 * t65
-    t67 = t61 + 1
-    t68 = t67 >> 2
-    t69 = 127 + t68
-    t70 = t69 << 23
-    t71 = t70.to(tl.float32, bitcast=True)
-    t72 = t71 * t66
-    t73 = t61 + 2
-    t74 = t73 >> 2
-    t75 = 127 + t74
-    t76 = t75 << 23
-    t77 = t76.to(tl.float32, bitcast=True)
-    t78 = t77 * t72
-    t79 = t61 + 3
-    t80 = t79 >> 2
-    t81 = 127 + t80
-    t82 = t81 << 23
-    t83 = t82.to(tl.float32, bitcast=True)
-    t84 = t83 * t78
-    t85 = 1.0 + t84
-    t86 = t85 - 1.0
-    t87 = t84 - t86
-    t88 = tl.div_rn(1.0, t85)
-    t89 = t88 * -1.0
-    t90 = tl.fma(t85, t89, 1.0)
-    t91 = tl.fma(t87, t89, t90)
-    t92 = t88 * t91
-    t93 = t88 * t88
-    t94 = t93 * -1.0
-    t95 = tl.fma(t88, t88, t94)
-    t96 = tl.fma(t88, t92, t95)
-    t97 = tl.fma(t88, t92, t96)
-    t98 = t93 + t97
-    t99 = t60 * t98
-    c15 = tl.full((), -1.8137993812561035, tl.float32)
-    t100 = t99 * c15
-    t101 = t14 + t36
-    t102 = t7 * t101
-    t103 = tl.where(t0, 0.0, t102)
-    c16 = tl.full((), 1.3043830796236882e+19, tl.float32)
-    t104 = c16 < t103
-    t105 = tl.where(t104, c16, t103)
-    t106 = t105 * t100
-    t107 = t65 * t106
-    t108 = t88 + t92
-    t109 = 1.0 - t84
-    t110 = t109 * t108
-    t111 = t24 + t50
-    t112 = t24 < 1.0
-    t113 = tl.where(t112, t111, 1.0)
-    t114 = t113 * t113
-    t115 = t114 - 0.5
-    c17 = tl.full((), 3.34668111463543e-05, tl.float32)
-    c18 = tl.full((), -0.00034702010452747345, tl.float32)
-    t116 = tl.fma(t115, c17, c18)
-    c19 = tl.full((), 0.0035932632163167, tl.float32)
-    t117 = tl.fma(t115, t116, c19)
-    c20 = tl.full((), -0.03779607638716698, tl.float32)
-    t118 = tl.fma(t115, t117, c20)
-    c21 = tl.full((), 0.4801581799983978, tl.float32)
-    t119 = tl.fma(t115, t118, c21)
-    t120 = t113 * t119
-    t121 = tl.where(t112, t120, t110)
-    t122 = t121 * t107
-    t123 = t71 * t122
-    t124 = t77 * t123
-    t125 = t83 * t124
-    t126 = t125 * -1.0
-    t127 = 0.0 < mean
-    t128 = tl.where(t127, t125, t126)
-    t129 = 0.0 <= var
-    t130 = tl.where(t129, 1.0, var)
-    t131 = tl.sqrt_rn(t130)
-    t132 = tl.where(t129, t128, t131)
-    t133 = c4 * t99
-    t134 = t105 * t133
-    t135 = t65 * t134
-    t136 = t71 * t135
-    t137 = t77 * t136
-    t138 = t83 * t137
-    t139 = tl.where(t129, t138, t131)
-    t140 = t139 * grad_mean
-    t141 = tl.fma(t132, grad_var, t140)
-    t142 = t99 * -0.5
-    t143 = t105 * t142
-    t144 = t65 * t143
-    t145 = t144 * t111
-    t146 = t71 * t145
-    t147 = t105 * t146
-    t148 = t77 * t147
-    t149 = t83 * t148
-    t150 = t149 * -1.0
-    t151 = tl.where(t127, t149, t150)
-    t152 = tl.where(t129, t151, t131)
-    t153 = t152 * grad_mean
-    t154 = 0.5 * t99
-    t155 = t105 * t154
-    t156 = t65 * t155
-    t157 = t111 * t156
-    t158 = t71 * t157
-    t159 = t105 * t158
-    t160 = t77 * t159
-    t161 = t121 * t160
-    t162 = t83 * t161
-    t163 = tl.where(t129, t162, t131)
-    t164 = tl.fma(t163, grad_var, t153)
-    return (t141, t164)
+    t2 = t0 & (0.0 < t1)
+    t3 = tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0)
+    t4 = tl.where(var < 9.094947e-13, 2.8147498e+14, t3)  # power of two that keeps residuals normal
+    t5 = tl.where(t2, 1.2676506e+30, t1 * t4)
+    t6 = tl.where(t0, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t11 * -1.0
+    t13 = mean < 0.0
+    t14 = tl.where(t13, t12, t11)  # mean/sigma
+    t15 = tl.abs(t14)
+    t16 = 1.8137994 * t15
+    t17 = 300.0 < t16
+    t18 = tl.where(t17, 300.0, t16)  # |mean|/s, s the logistic's scale
+    t19 = t18 * -1.0
+    t20 = tl.fma(t19, 1.442695, 12582912.0)
+    t21 = t20 - 12582912.0
+    t22 = tl.fma(t21, -0.69314575, t19)
+    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t24 = t8 * -1.0
+    t25 = t8 * tl.fma(t23, t24, tl.fma(t7, t24, 1.0))
+    t26 = tl.where(t10, 0.0, tl.fma(t5, t25, tl.fma(t5, t8, t9 * -1.0)))
+    t27 = tl.where(t13, t26 * -1.0, t26)
+    t28 = t27 * -1.0
+    t29 = (tl.where(t17, 0.0, tl.fma(1.8137994, tl.where(t14 < 0.0, t28, t27), tl.fma(-1.7021886e-8, t15,
+        tl.fma(1.8137994, t15, t16 * -1.0)))))
+    t30 = t22 + tl.fma(t21, -1.4286068e-6, t29 * -1.0)
+    t31 = (1.0 + tl.fma(tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, 0.0013814222, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t30 * t30, t30))
+    t32 = t20.to(tl.int32, bitcast=True)
+    t33 = (((t32 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t34 = t31 * t33
+    t35 = ((127 + ((t32 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t36 = t35 * t34
+    t37 = ((127 + ((t32 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t38 = t37 * t36
+    t39 = ((127 + ((t32 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t40 = t39 * t38
+    t41 = 1.0 + t40
+    t42 = t40 - (t41 - 1.0)
+    t43 = tl.div_rn(1.0, t41)
+    t44 = t43 * -1.0
+    t45 = t43 * tl.fma(t42, t44, tl.fma(t41, t44, 1.0))
+    t46 = t43 * t43
+    t47 = t31 * (t46 + tl.fma(t43, t45, tl.fma(t43, t45, tl.fma(t43, t43, t46 * -1.0))))
+    t48 = t47 * (-1.8137994)
+    t49 = tl.where(t0, 0.0, t4 * (t8 + t25))
+    t50 = tl.where(1.3043831e+19 < t49, 1.3043831e+19, t49)
+    t51 = t33 * (t50 * t48)
+    t52 = t43 + t45
+    t53 = (1.0 - t40) * t52
+    t54 = t18 + t29
+    t55 = t18 < 1.0
+    t56 = tl.where(t55, t54, 1.0)
+    t57 = (t56 * t56) - 0.5
+    t58 = (tl.where(t55, t56 * tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, 3.346681e-5, -0.0003470201),
+        0.0035932632), -0.037796076), 0.48015818), t53))
+    t59 = t39 * (t37 * (t35 * (t58 * t51)))
+    t60 = t59 * -1.0
+    t61 = 0.0 < mean
+    t62 = tl.where(t61, t59, t60)
+    t63 = 0.0 <= var
+    t64 = tl.sqrt_rn(tl.where(t63, 1.0, var))
+    t65 = (tl.fma(tl.where(t63, t62, t64), grad_var, tl.where(t63, t39 * (t37 * (t35 * (t33 * (t50 * (1.8137994 *
+        t47))))), t64) * grad_mean))
+    t66 = t39 * (t37 * (t50 * (t35 * ((t33 * (t50 * (t47 * (-0.5)))) * t54))))
+    t67 = tl.where(t63, tl.where(t61, t66, t66 * -1.0), t64) * grad_mean
+    t68 = (tl.fma(tl.where(t63, t39 * (t58 * (t37 * (t50 * (t35 * (t54 * (t33 * (t50 * (0.5 * t47)))))))), t64),
+        grad_var, t67))
+    return (t65, t68)
 
 
 @triton.jit

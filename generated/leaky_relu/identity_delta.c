@@ -26,6 +26,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -53,41 +57,20 @@ static inline __attribute__((always_inline)) void leaky_relu_identity_delta_forw
     const float t3 = 1.0f - negative_slope_hi;
     const _Bool t4 = 0.0f <= var;
     const float t5 = -negative_slope_lo;
-    const _Bool t6 = mean == mean;
-    const float t7 = t6 ? 0.0f : mean;
-    const _Bool t8 = 0.0f < mean;
-    const float t9 = -t1;
-    const float t10 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t9);
-    const float t11 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t10);
-    const float t12 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t11);
-    const float t13 = t1 + t12;
-    const float t14 = 1.0f + t2;
-    const float t15 = -t2;
-    const float t16 = __builtin_fmaf(negative_slope_hi, t0, t15);
-    const float t17 = t3 - 1.0f;
-    const float t18 = t0 - t17;
-    const float t19 = t18 - negative_slope_lo;
-    const float t20 = t3 + t19;
-    const float t21 = t8 ? t20 : t7;
-    const float t22 = negative_slope_hi + t21;
-    const float t23 = mean * t22;
-    const float t24 = t4 ? 1.0f : var;
-    const float t25 = __builtin_sqrtf(t24);
-    const float t26 = t4 ? t23 : t25;
-    const float t27 = t14 - 1.0f;
-    const float t28 = t2 - t27;
-    const float t29 = t28 + t16;
-    const float t30 = __builtin_fmaf(negative_slope_lo, t0, t29);
-    const float t31 = __builtin_fmaf(negative_slope_hi, t5, t30);
-    const float t32 = t14 + t31;
-    const float t33 = t8 ? t32 : t7;
-    const float t34 = t33 + t13;
-    const float t35 = var * t34;
-    const _Bool t36 = t35 < 0.0f;
-    const float t37 = t36 ? 0.0f : t35;
-    const float t38 = t4 ? t37 : t25;
-    *out_mean = t26;
-    *out_var = t38;
+    const float t6 = (mean == mean) ? 0.0f : mean;
+    const _Bool t7 = 0.0f < mean;
+    const float t8 = t1 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t1)));
+    const float t9 = 1.0f + t2;
+    const float t10 = FMA(negative_slope_hi, t0, -t2);
+    const float t11 = mean * (negative_slope_hi + (t7 ? (t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo)) : t6));
+    const float t12 = SQRT(t4 ? 1.0f : var);
+    const float t13 = t4 ? t11 : t12;
+    const float t14 = var * ((t7 ? (t9 + FMA(negative_slope_hi, t5, FMA(negative_slope_lo, t0, (t2 - (t9 - 1.0f)) +
+        t10))) : t6) + t8);
+    const float t15 = t4 ? ((t14 < 0.0f) ? 0.0f : t14) : t12;
+    *out_mean = t13;
+    *out_var = t15;
 }
 
 void leaky_relu_identity_delta_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -119,40 +102,21 @@ static inline __attribute__((always_inline)) void leaky_relu_identity_delta_back
     const float t3 = 1.0f - negative_slope_hi;
     const float t4 = negative_slope_hi * negative_slope_hi;
     const float t5 = -negative_slope_lo;
-    const _Bool t6 = mean == mean;
-    const float t7 = t6 ? 0.0f : mean;
-    const _Bool t8 = 0.0f < mean;
-    const float t9 = t1 ? 1.0f : var;
-    const float t10 = __builtin_sqrtf(t9);
-    const float t11 = -t2;
-    const float t12 = __builtin_fmaf(negative_slope_hi, t0, t11);
-    const float t13 = __builtin_fmaf(negative_slope_lo, t0, t12);
-    const float t14 = __builtin_fmaf(negative_slope_hi, t5, t13);
-    const float t15 = t2 + t14;
-    const float t16 = t8 ? t15 : t7;
-    const float t17 = t3 - 1.0f;
-    const float t18 = t0 - t17;
-    const float t19 = t18 - negative_slope_lo;
-    const float t20 = t3 + t19;
-    const float t21 = t8 ? t20 : t7;
-    const float t22 = t8 ? 1.0f : t7;
-    const float t23 = negative_slope_hi + t21;
-    const float t24 = t1 ? t7 : t10;
-    const float t25 = t1 ? t23 : t10;
-    const float t26 = t25 * grad_mean;
-    const float t27 = __builtin_fmaf(t24, grad_var, t26);
-    const float t28 = t24 * grad_mean;
-    const float t29 = -t4;
-    const float t30 = __builtin_fmaf(negative_slope_hi, negative_slope_hi, t29);
-    const float t31 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t30);
-    const float t32 = __builtin_fmaf(negative_slope_hi, negative_slope_lo, t31);
-    const float t33 = t4 + t32;
-    const float t34 = t16 + t33;
-    const float t35 = t34 + t22;
-    const float t36 = t1 ? t35 : t10;
-    const float t37 = __builtin_fmaf(t36, grad_var, t28);
-    *out_grad_mean = t27;
-    *out_grad_var = t37;
+    const float t6 = (mean == mean) ? 0.0f : mean;
+    const _Bool t7 = 0.0f < mean;
+    const float t8 = SQRT(t1 ? 1.0f : var);
+    const float t9 = t7 ? (t2 + FMA(negative_slope_hi, t5, FMA(negative_slope_lo, t0, FMA(negative_slope_hi, t0,
+        -t2)))) : t6;
+    const float t10 = t7 ? (t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo)) : t6;
+    const float t11 = t7 ? 1.0f : t6;
+    const float t12 = negative_slope_hi + t10;
+    const float t13 = t1 ? t6 : t8;
+    const float t14 = FMA(t13, grad_var, (t1 ? t12 : t8) * grad_mean);
+    const float t15 = t13 * grad_mean;
+    const float t16 = FMA(t1 ? ((t9 + (t4 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi,
+        negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t4))))) + t11) : t8, grad_var, t15);
+    *out_grad_mean = t14;
+    *out_grad_var = t16;
 }
 
 void leaky_relu_identity_delta_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -36,42 +36,22 @@ def leaky_relu_identity_delta_forward(mean, var, negative_slope_hi, negative_slo
     t1 = negative_slope_hi * negative_slope_hi
     t2 = negative_slope_hi * t0
     t3 = 1.0 - negative_slope_hi
-    t4 = t3 - 1.0
-    t5 = t0 - t4
-    t6 = t5 - negative_slope_lo
-    t7 = t3 + t6
-    t8 = 1.0 + t2
-    t9 = t8 - 1.0
-    t10 = t2 - t9
-    t11 = t2 * -1.0
-    t12 = tl.fma(negative_slope_hi, t0, t11)
-    t13 = t10 + t12
-    t14 = tl.fma(negative_slope_lo, t0, t13)
-    t15 = t1 * -1.0
-    t16 = tl.fma(negative_slope_hi, negative_slope_hi, t15)
-    t17 = tl.fma(negative_slope_hi, negative_slope_lo, t16)
-    t18 = tl.fma(negative_slope_hi, negative_slope_lo, t17)
-    t19 = t1 + t18
-    t20 = 0.0 <= var
-    t21 = tl.where(t20, 1.0, var)
-    t22 = tl.sqrt_rn(t21)
-    t23 = negative_slope_lo * -1.0
-    t24 = tl.fma(negative_slope_hi, t23, t14)
-    t25 = t8 + t24
-    t26 = mean == mean
-    t27 = tl.where(t26, 0.0, mean)
-    t28 = 0.0 < mean
-    t29 = tl.where(t28, t25, t27)
-    t30 = tl.where(t28, t7, t27)
-    t31 = t29 + t19
-    t32 = var * t31
-    t33 = negative_slope_hi + t30
-    t34 = mean * t33
-    t35 = tl.where(t20, t34, t22)
-    t36 = t32 < 0.0
-    t37 = tl.where(t36, 0.0, t32)
-    t38 = tl.where(t20, t37, t22)
-    return (t35, t38)
+    t4 = t3 + ((t0 - (t3 - 1.0)) - negative_slope_lo)
+    t5 = 1.0 + t2
+    t6 = tl.fma(negative_slope_lo, t0, (t2 - (t5 - 1.0)) + tl.fma(negative_slope_hi, t0, t2 * -1.0))
+    t7 = (t1 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
+        tl.fma(negative_slope_hi, negative_slope_hi, t1 * -1.0))))
+    t8 = 0.0 <= var
+    t9 = tl.sqrt_rn(tl.where(t8, 1.0, var))
+    t10 = t5 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, t6)
+    t11 = tl.where(mean == mean, 0.0, mean)
+    t12 = 0.0 < mean
+    t13 = tl.where(t12, t10, t11)
+    t14 = tl.where(t12, t4, t11)
+    t15 = var * (t13 + t7)
+    t16 = tl.where(t8, mean * (negative_slope_hi + t14), t9)
+    t17 = tl.where(t8, tl.where(t15 < 0.0, 0.0, t15), t9)
+    return (t16, t17)
 
 
 @triton.jit
@@ -90,45 +70,23 @@ def leaky_relu_identity_delta_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, ou
 
 @triton.jit
 def leaky_relu_identity_delta_backward(mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo):
-    t0 = mean == mean
-    t1 = tl.where(t0, 0.0, mean)
-    t2 = 0.0 <= var
-    t3 = tl.where(t2, 1.0, var)
-    t4 = tl.sqrt_rn(t3)
-    t5 = tl.where(t2, t1, t4)
-    t6 = negative_slope_hi * -1.0
-    t7 = 1.0 - negative_slope_hi
-    t8 = t7 - 1.0
-    t9 = t6 - t8
-    t10 = t9 - negative_slope_lo
-    t11 = t7 + t10
-    t12 = 0.0 < mean
-    t13 = tl.where(t12, t11, t1)
-    t14 = negative_slope_hi + t13
-    t15 = tl.where(t2, t14, t4)
-    t16 = t15 * grad_mean
-    t17 = tl.fma(t5, grad_var, t16)
-    t18 = negative_slope_hi * t6
-    t19 = t18 * -1.0
-    t20 = tl.fma(negative_slope_hi, t6, t19)
-    t21 = tl.fma(negative_slope_lo, t6, t20)
-    t22 = negative_slope_lo * -1.0
-    t23 = tl.fma(negative_slope_hi, t22, t21)
-    t24 = t18 + t23
-    t25 = tl.where(t12, t24, t1)
-    t26 = negative_slope_hi * negative_slope_hi
-    t27 = t26 * -1.0
-    t28 = tl.fma(negative_slope_hi, negative_slope_hi, t27)
-    t29 = tl.fma(negative_slope_hi, negative_slope_lo, t28)
-    t30 = tl.fma(negative_slope_hi, negative_slope_lo, t29)
-    t31 = t26 + t30
-    t32 = t25 + t31
-    t33 = tl.where(t12, 1.0, t1)
-    t34 = t32 + t33
-    t35 = tl.where(t2, t34, t4)
-    t36 = t5 * grad_mean
-    t37 = tl.fma(t35, grad_var, t36)
-    return (t17, t37)
+    t0 = tl.where(mean == mean, 0.0, mean)
+    t1 = 0.0 <= var
+    t2 = tl.sqrt_rn(tl.where(t1, 1.0, var))
+    t3 = tl.where(t1, t0, t2)
+    t4 = negative_slope_hi * -1.0
+    t5 = 1.0 - negative_slope_hi
+    t6 = t5 + ((t4 - (t5 - 1.0)) - negative_slope_lo)
+    t7 = 0.0 < mean
+    t8 = tl.fma(t3, grad_var, tl.where(t1, negative_slope_hi + tl.where(t7, t6, t0), t2) * grad_mean)
+    t9 = negative_slope_hi * t4
+    t10 = tl.fma(negative_slope_lo, t4, tl.fma(negative_slope_hi, t4, t9 * -1.0))
+    t11 = tl.where(t7, t9 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, t10), t0)
+    t12 = negative_slope_hi * negative_slope_hi
+    t13 = (tl.fma(tl.where(t1, (t11 + (t12 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t12 * -1.0))))) + tl.where(t7, 1.0, t0), t2),
+        grad_var, t3 * grad_mean))
+    return (t8, t13)
 
 
 @triton.jit

@@ -26,6 +26,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -45,86 +49,55 @@ static inline __attribute__((always_inline)) void logistic_bernoulli_ap1_forward
                                                                                          float *restrict out_mean,
                                                                                          float *restrict out_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = mean < 0.0f;
     const float t2 = -t0;
     const _Bool t3 = 0.0f <= var;
     const _Bool t4 = t2 < (-176.5f);
     const float t5 = t4 ? (-176.5f) : t2;
-    const float t6 = t3 ? 1.0f : var;
-    const float t7 = __builtin_sqrtf(t6);
-    const float c0 = 0x1.715476p+0f;  // 1.44269502
-    const float c1 = 0x1.8p+23f;  // 12582912
-    const float t8 = __builtin_fmaf(t5, c0, c1);
-    const float t9 = t8 - c1;
-    const uint32_t t10 = as_bits(t8);
-    const float c2 = -0x1.62e4p-1f;  // -0.693145752
-    const float t11 = __builtin_fmaf(t9, c2, t5);
-    const float c3 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t12 = t9 * c3;
-    const float t13 = t11 + t12;
-    const uint32_t t14 = (uint32_t)((int32_t)t10 >> 2u);
-    const uint32_t t15 = t14 + 127u;
-    const uint32_t t16 = t15 << 23u;
-    const float t17 = as_float(t16);
-    const uint32_t t18 = t10 + 1u;
-    const uint32_t t19 = (uint32_t)((int32_t)t18 >> 2u);
-    const uint32_t t20 = 127u + t19;
-    const uint32_t t21 = t20 << 23u;
-    const float t22 = as_float(t21);
-    const uint32_t t23 = t10 + 2u;
-    const uint32_t t24 = t10 + 3u;
-    const uint32_t t25 = (uint32_t)((int32_t)t23 >> 2u);
-    const uint32_t t26 = (uint32_t)((int32_t)t24 >> 2u);
-    const uint32_t t27 = 127u + t25;
-    const uint32_t t28 = 127u + t26;
-    const uint32_t t29 = t27 << 23u;
-    const uint32_t t30 = t28 << 23u;
-    const float t31 = as_float(t29);
-    const float t32 = as_float(t30);
-    const float t33 = t1 ? t17 : 1.0f;
-    const float t34 = t1 ? 1.0f : t17;
-    const float t35 = t1 ? t22 : 1.0f;
-    const float t36 = t1 ? 1.0f : t22;
-    const float t37 = t1 ? t31 : 1.0f;
-    const float t38 = t1 ? 1.0f : t31;
-    const float t39 = t1 ? t32 : 1.0f;
-    const float t40 = t1 ? 1.0f : t32;
-    const float c4 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c5 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t41 = __builtin_fmaf(t13, c4, c5);
-    const float c6 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t42 = __builtin_fmaf(t13, t41, c6);
-    const float c7 = 0x1.55549p-3f;  // 0.166665196
-    const float t43 = __builtin_fmaf(t13, t42, c7);
-    const float c8 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t44 = __builtin_fmaf(t13, t43, c8);
-    const float t45 = t13 * t13;
-    const float t46 = __builtin_fmaf(t44, t45, t13);
-    const float t47 = 1.0f + t46;
-    const float t48 = t4 ? 0.0f : t47;
-    const float t49 = t48 * t17;
-    const float t50 = t22 * t49;
-    const float t51 = t31 * t50;
-    const float t52 = t32 * t51;
-    const float t53 = 1.0f + t52;
-    const float t54 = 1.0f / t53;
-    const float t55 = t48 * t54;
-    const float t56 = t1 ? t55 : t54;
-    const float t57 = t1 ? t54 : t55;
-    const float t58 = t56 * t33;
-    const float t59 = t57 * t34;
-    const float t60 = t35 * t58;
-    const float t61 = t36 * t59;
-    const float t62 = t37 * t60;
-    const float t63 = t38 * t61;
-    const float t64 = t39 * t62;
-    const float t65 = t40 * t63;
-    const float t66 = t64 * t65;
-    const float t67 = t3 ? t64 : t7;
-    const float t68 = t3 ? t66 : t7;
-    *out_mean = t67;
-    *out_var = t68;
+    const float t6 = SQRT(t3 ? 1.0f : var);
+    const float t7 = FMA(t5, 1.442695f, 12582912.0f);
+    const float t8 = t7 - 12582912.0f;
+    const uint32_t t9 = as_bits(t7);
+    const float t10 = FMA(t8, -0.69314575f, t5) + (t8 * (-1.4286068e-6f));
+    const float t11 = as_float((((uint32_t)((int32_t)t9 >> 2u)) + 127u) << 23u);
+    const float t12 = as_float((127u + ((uint32_t)((int32_t)(t9 + 1u) >> 2u))) << 23u);
+    const uint32_t t13 = t9 + 2u;
+    const uint32_t t14 = t9 + 3u;
+    const uint32_t t15 = (uint32_t)((int32_t)t13 >> 2u);
+    const uint32_t t16 = (uint32_t)((int32_t)t14 >> 2u);
+    const uint32_t t17 = 127u + t15;
+    const uint32_t t18 = 127u + t16;
+    const uint32_t t19 = t17 << 23u;
+    const uint32_t t20 = t18 << 23u;
+    const float t21 = as_float(t19);
+    const float t22 = as_float(t20);
+    const float t23 = t1 ? t11 : 1.0f;
+    const float t24 = t1 ? 1.0f : t11;
+    const float t25 = t1 ? t12 : 1.0f;
+    const float t26 = t1 ? 1.0f : t12;
+    const float t27 = t1 ? t21 : 1.0f;
+    const float t28 = t1 ? 1.0f : t21;
+    const float t29 = t1 ? t22 : 1.0f;
+    const float t30 = t1 ? 1.0f : t22;
+    const float t31 = t4 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10));
+    const float t32 = 1.0f / (1.0f + (t22 * (t21 * (t12 * (t31 * t11)))));
+    const float t33 = t31 * t32;
+    const float t34 = t1 ? t33 : t32;
+    const float t35 = t1 ? t32 : t33;
+    const float t36 = t34 * t23;
+    const float t37 = t35 * t24;
+    const float t38 = t25 * t36;
+    const float t39 = t26 * t37;
+    const float t40 = t27 * t38;
+    const float t41 = t28 * t39;
+    const float t42 = t29 * t40;
+    const float t43 = t42 * (t30 * t41);
+    const float t44 = t3 ? t42 : t6;
+    const float t45 = t3 ? t43 : t6;
+    *out_mean = t44;
+    *out_var = t45;
 }
 
 void logistic_bernoulli_ap1_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -146,103 +119,65 @@ static inline __attribute__((always_inline)) void logistic_bernoulli_ap1_backwar
                                                                                           float *restrict out_grad_mean,
                                                                                           float *restrict out_grad_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = mean < 0.0f;
     const float t2 = -t0;
     const _Bool t3 = 0.0f <= var;
     const _Bool t4 = t2 < (-176.5f);
     const float t5 = t4 ? (-176.5f) : t2;
-    const _Bool t6 = mean == mean;
-    const float t7 = t6 ? 0.0f : mean;
-    const float t8 = t3 ? 1.0f : var;
-    const float t9 = __builtin_sqrtf(t8);
-    const float t10 = t3 ? t7 : t9;
-    const float c0 = 0x1.715476p+0f;  // 1.44269502
-    const float c1 = 0x1.8p+23f;  // 12582912
-    const float t11 = __builtin_fmaf(t5, c0, c1);
-    const float t12 = t11 - c1;
-    const uint32_t t13 = as_bits(t11);
-    const float c2 = -0x1.62e4p-1f;  // -0.693145752
-    const float t14 = __builtin_fmaf(t12, c2, t5);
-    const float c3 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t15 = t12 * c3;
-    const float t16 = t14 + t15;
-    const uint32_t t17 = (uint32_t)((int32_t)t13 >> 2u);
-    const uint32_t t18 = t17 + 127u;
-    const uint32_t t19 = t18 << 23u;
-    const float t20 = as_float(t19);
-    const uint32_t t21 = t13 + 1u;
-    const uint32_t t22 = (uint32_t)((int32_t)t21 >> 2u);
-    const uint32_t t23 = 127u + t22;
-    const uint32_t t24 = t23 << 23u;
-    const float t25 = as_float(t24);
-    const uint32_t t26 = t13 + 2u;
-    const uint32_t t27 = t13 + 3u;
-    const uint32_t t28 = (uint32_t)((int32_t)t26 >> 2u);
-    const uint32_t t29 = (uint32_t)((int32_t)t27 >> 2u);
-    const uint32_t t30 = 127u + t28;
-    const uint32_t t31 = 127u + t29;
-    const uint32_t t32 = t30 << 23u;
-    const uint32_t t33 = t31 << 23u;
-    const float t34 = as_float(t32);
-    const float t35 = as_float(t33);
-    const float t36 = t1 ? 1.0f : t20;
-    const float t37 = t1 ? t20 : 1.0f;
-    const float t38 = t1 ? 1.0f : t25;
-    const float t39 = t1 ? t25 : 1.0f;
-    const float t40 = t1 ? 1.0f : t34;
-    const float t41 = t1 ? t34 : 1.0f;
-    const float t42 = t1 ? 1.0f : t35;
-    const float t43 = t1 ? t35 : 1.0f;
-    const float t44 = t36 * t37;
-    const float t45 = t38 * t39;
-    const float t46 = t40 * t41;
-    const float t47 = t42 * t43;
-    const float c4 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c5 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t48 = __builtin_fmaf(t16, c4, c5);
-    const float c6 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t49 = __builtin_fmaf(t16, t48, c6);
-    const float c7 = 0x1.55549p-3f;  // 0.166665196
-    const float t50 = __builtin_fmaf(t16, t49, c7);
-    const float c8 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t51 = __builtin_fmaf(t16, t50, c8);
-    const float t52 = t16 * t16;
-    const float t53 = __builtin_fmaf(t51, t52, t16);
-    const float t54 = 1.0f + t53;
-    const float t55 = t4 ? 0.0f : t54;
-    const float t56 = t55 * t20;
-    const float t57 = t25 * t56;
-    const float t58 = t34 * t57;
-    const float t59 = t35 * t58;
-    const float t60 = 1.0f + t59;
-    const float t61 = 1.0f / t60;
-    const float t62 = t55 * t61;
-    const float t63 = t10 * grad_mean;
-    const float t64 = __builtin_fmaf(t10, grad_var, t63);
-    const float t65 = t1 ? t61 : t62;
-    const float t66 = t1 ? t62 : t61;
-    const float t67 = t65 * t36;
-    const float t68 = t38 * t67;
-    const float t69 = t40 * t68;
-    const float t70 = t42 * t69;
-    const float t71 = t65 * t66;
-    const float t72 = t66 * t37;
-    const float t73 = t44 * t71;
-    const float t74 = t39 * t72;
-    const float t75 = t45 * t73;
-    const float t76 = t41 * t74;
-    const float t77 = t46 * t75;
-    const float t78 = t43 * t76;
-    const float t79 = t47 * t77;
-    const float t80 = t70 - t78;
-    const float t81 = t79 * t80;
-    const float t82 = t3 ? t79 : t9;
-    const float t83 = t3 ? t81 : t9;
-    const float t84 = t82 * grad_mean;
-    const float t85 = __builtin_fmaf(t83, grad_var, t84);
-    *out_grad_mean = t85;
-    *out_grad_var = t64;
+    const float t6 = (mean == mean) ? 0.0f : mean;
+    const float t7 = SQRT(t3 ? 1.0f : var);
+    const float t8 = t3 ? t6 : t7;
+    const float t9 = FMA(t5, 1.442695f, 12582912.0f);
+    const float t10 = t9 - 12582912.0f;
+    const uint32_t t11 = as_bits(t9);
+    const float t12 = FMA(t10, -0.69314575f, t5) + (t10 * (-1.4286068e-6f));
+    const float t13 = as_float((((uint32_t)((int32_t)t11 >> 2u)) + 127u) << 23u);
+    const float t14 = as_float((127u + ((uint32_t)((int32_t)(t11 + 1u) >> 2u))) << 23u);
+    const uint32_t t15 = t11 + 2u;
+    const uint32_t t16 = t11 + 3u;
+    const uint32_t t17 = (uint32_t)((int32_t)t15 >> 2u);
+    const uint32_t t18 = (uint32_t)((int32_t)t16 >> 2u);
+    const uint32_t t19 = 127u + t17;
+    const uint32_t t20 = 127u + t18;
+    const uint32_t t21 = t19 << 23u;
+    const uint32_t t22 = t20 << 23u;
+    const float t23 = as_float(t21);
+    const float t24 = as_float(t22);
+    const float t25 = t1 ? 1.0f : t13;
+    const float t26 = t1 ? t13 : 1.0f;
+    const float t27 = t1 ? 1.0f : t14;
+    const float t28 = t1 ? t14 : 1.0f;
+    const float t29 = t1 ? 1.0f : t23;
+    const float t30 = t1 ? t23 : 1.0f;
+    const float t31 = t1 ? 1.0f : t24;
+    const float t32 = t1 ? t24 : 1.0f;
+    const float t33 = t25 * t26;
+    const float t34 = t27 * t28;
+    const float t35 = t29 * t30;
+    const float t36 = t31 * t32;
+    const float t37 = t4 ? 0.0f : (1.0f + FMA(FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t12 * t12, t12));
+    const float t38 = 1.0f / (1.0f + (t24 * (t23 * (t14 * (t37 * t13)))));
+    const float t39 = t37 * t38;
+    const float t40 = FMA(t8, grad_var, t8 * grad_mean);
+    const float t41 = t1 ? t38 : t39;
+    const float t42 = t1 ? t39 : t38;
+    const float t43 = t31 * (t29 * (t27 * (t41 * t25)));
+    const float t44 = t41 * t42;
+    const float t45 = t42 * t26;
+    const float t46 = t33 * t44;
+    const float t47 = t28 * t45;
+    const float t48 = t34 * t46;
+    const float t49 = t30 * t47;
+    const float t50 = t35 * t48;
+    const float t51 = t32 * t49;
+    const float t52 = t36 * t50;
+    const float t53 = t52 * (t43 - t51);
+    const float t54 = t3 ? t52 : t7;
+    const float t55 = FMA(t3 ? t53 : t7, grad_var, t54 * grad_mean);
+    *out_grad_mean = t55;
+    *out_grad_var = t40;
 }
 
 void logistic_bernoulli_ap1_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -32,85 +32,37 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def logistic_bernoulli_ap1_forward(mean, var):
-    t0 = tl.abs(mean)
-    t1 = t0 * -1.0
-    t2 = t1 < -176.5
-    t3 = tl.where(t2, -176.5, t1)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t4 = tl.fma(t3, c0, c1)
-    t5 = t4 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t6 = tl.fma(t5, c2, t3)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t7 = t5 * c3
-    t8 = t6 + t7
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t9 = tl.fma(t8, c4, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t10 = tl.fma(t8, t9, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t11 = tl.fma(t8, t10, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t12 = tl.fma(t8, t11, c8)
-    t13 = t8 * t8
-    t14 = tl.fma(t12, t13, t8)
-    t15 = 1.0 + t14
-    t16 = tl.where(t2, 0.0, t15)
-    t17 = t4.to(tl.int32, bitcast=True)
-    t18 = t17 >> 2
-    t19 = t18 + 127
-    t20 = t19 << 23
-    t21 = t20.to(tl.float32, bitcast=True)
-    t22 = t16 * t21
-    t23 = t17 + 1
-    t24 = t23 >> 2
-    t25 = 127 + t24
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t27 * t22
-    t29 = t17 + 2
-    t30 = t29 >> 2
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t33 * t28
-    t35 = t17 + 3
-    t36 = t35 >> 2
-    t37 = 127 + t36
-    t38 = t37 << 23
-    t39 = t38.to(tl.float32, bitcast=True)
-    t40 = t39 * t34
-    t41 = 1.0 + t40
-    t42 = tl.div_rn(1.0, t41)
-    t43 = t16 * t42
-    t44 = mean < 0.0
-    t45 = tl.where(t44, t43, t42)
-    t46 = tl.where(t44, t21, 1.0)
-    t47 = t45 * t46
-    t48 = tl.where(t44, t27, 1.0)
-    t49 = t48 * t47
-    t50 = tl.where(t44, t33, 1.0)
-    t51 = t50 * t49
-    t52 = tl.where(t44, t39, 1.0)
-    t53 = t52 * t51
-    t54 = 0.0 <= var
-    t55 = tl.where(t54, 1.0, var)
-    t56 = tl.sqrt_rn(t55)
-    t57 = tl.where(t54, t53, t56)
-    t58 = tl.where(t44, t42, t43)
-    t59 = tl.where(t44, 1.0, t21)
-    t60 = t58 * t59
-    t61 = tl.where(t44, 1.0, t27)
-    t62 = t61 * t60
-    t63 = tl.where(t44, 1.0, t33)
-    t64 = t63 * t62
-    t65 = tl.where(t44, 1.0, t39)
-    t66 = t65 * t64
-    t67 = t53 * t66
-    t68 = tl.where(t54, t67, t56)
-    return (t57, t68)
+    t0 = tl.abs(mean) * -1.0
+    t1 = t0 < (-176.5)
+    t2 = tl.where(t1, -176.5, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3 - 12582912.0
+    t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t7 = t3.to(tl.int32, bitcast=True)
+    t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t9 = t6 * t8
+    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = t10 * t9
+    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t13 = t12 * t11
+    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
+    t16 = t6 * t15
+    t17 = mean < 0.0
+    t18 = tl.where(t17, t16, t15) * tl.where(t17, t8, 1.0)
+    t19 = tl.where(t17, t10, 1.0) * t18
+    t20 = tl.where(t17, t12, 1.0) * t19
+    t21 = tl.where(t17, t14, 1.0) * t20
+    t22 = 0.0 <= var
+    t23 = tl.sqrt_rn(tl.where(t22, 1.0, var))
+    t24 = tl.where(t22, t21, t23)
+    t25 = tl.where(t17, t15, t16) * tl.where(t17, 1.0, t8)
+    t26 = tl.where(t17, 1.0, t10) * t25
+    t27 = tl.where(t17, 1.0, t12) * t26
+    t28 = tl.where(t22, t21 * (tl.where(t17, 1.0, t14) * t27), t23)
+    return (t24, t28)
 
 
 @triton.jit
@@ -126,102 +78,47 @@ def logistic_bernoulli_ap1_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 
 @triton.jit
 def logistic_bernoulli_ap1_backward(mean, var, grad_mean, grad_var):
-    t0 = tl.abs(mean)
-    t1 = t0 * -1.0
-    t2 = t1 < -176.5
-    t3 = tl.where(t2, -176.5, t1)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t4 = tl.fma(t3, c0, c1)
-    t5 = t4 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t6 = tl.fma(t5, c2, t3)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t7 = t5 * c3
-    t8 = t6 + t7
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t9 = tl.fma(t8, c4, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t10 = tl.fma(t8, t9, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t11 = tl.fma(t8, t10, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t12 = tl.fma(t8, t11, c8)
-    t13 = t8 * t8
-    t14 = tl.fma(t12, t13, t8)
-    t15 = 1.0 + t14
-    t16 = tl.where(t2, 0.0, t15)
-    t17 = t4.to(tl.int32, bitcast=True)
-    t18 = t17 >> 2
-    t19 = t18 + 127
-    t20 = t19 << 23
-    t21 = t20.to(tl.float32, bitcast=True)
-    t22 = t16 * t21
-    t23 = t17 + 1
-    t24 = t23 >> 2
-    t25 = 127 + t24
-    t26 = t25 << 23
-    t27 = t26.to(tl.float32, bitcast=True)
-    t28 = t27 * t22
-    t29 = t17 + 2
-    t30 = t29 >> 2
-    t31 = 127 + t30
-    t32 = t31 << 23
-    t33 = t32.to(tl.float32, bitcast=True)
-    t34 = t33 * t28
-    t35 = t17 + 3
-    t36 = t35 >> 2
-    t37 = 127 + t36
-    t38 = t37 << 23
-    t39 = t38.to(tl.float32, bitcast=True)
-    t40 = t39 * t34
-    t41 = 1.0 + t40
-    t42 = tl.div_rn(1.0, t41)
-    t43 = t16 * t42
-    t44 = mean < 0.0
-    t45 = tl.where(t44, t42, t43)
-    t46 = tl.where(t44, t43, t42)
-    t47 = t45 * t46
-    t48 = tl.where(t44, 1.0, t21)
-    t49 = tl.where(t44, t21, 1.0)
-    t50 = t48 * t49
-    t51 = t50 * t47
-    t52 = tl.where(t44, 1.0, t27)
-    t53 = tl.where(t44, t27, 1.0)
-    t54 = t52 * t53
-    t55 = t54 * t51
-    t56 = tl.where(t44, 1.0, t33)
-    t57 = tl.where(t44, t33, 1.0)
-    t58 = t56 * t57
-    t59 = t58 * t55
-    t60 = tl.where(t44, 1.0, t39)
-    t61 = tl.where(t44, t39, 1.0)
-    t62 = t60 * t61
-    t63 = t62 * t59
-    t64 = t45 * t48
-    t65 = t52 * t64
-    t66 = t56 * t65
-    t67 = t60 * t66
-    t68 = t46 * t49
-    t69 = t53 * t68
-    t70 = t57 * t69
-    t71 = t61 * t70
-    t72 = t67 - t71
-    t73 = t63 * t72
-    t74 = 0.0 <= var
-    t75 = tl.where(t74, 1.0, var)
-    t76 = tl.sqrt_rn(t75)
-    t77 = tl.where(t74, t73, t76)
-    t78 = tl.where(t74, t63, t76)
-    t79 = t78 * grad_mean
-    t80 = tl.fma(t77, grad_var, t79)
-    t81 = mean == mean
-    t82 = tl.where(t81, 0.0, mean)
-    t83 = tl.where(t74, t82, t76)
-    t84 = t83 * grad_mean
-    t85 = tl.fma(t83, grad_var, t84)
-    return (t80, t85)
+    t0 = tl.abs(mean) * -1.0
+    t1 = t0 < (-176.5)
+    t2 = tl.where(t1, -176.5, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3 - 12582912.0
+    t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t7 = t3.to(tl.int32, bitcast=True)
+    t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t9 = t6 * t8
+    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = t10 * t9
+    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t13 = t12 * t11
+    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
+    t16 = t6 * t15
+    t17 = mean < 0.0
+    t18 = tl.where(t17, t15, t16)
+    t19 = tl.where(t17, t16, t15)
+    t20 = t18 * t19
+    t21 = tl.where(t17, 1.0, t8)
+    t22 = tl.where(t17, t8, 1.0)
+    t23 = (t21 * t22) * t20
+    t24 = tl.where(t17, 1.0, t10)
+    t25 = tl.where(t17, t10, 1.0)
+    t26 = (t24 * t25) * t23
+    t27 = tl.where(t17, 1.0, t12)
+    t28 = tl.where(t17, t12, 1.0)
+    t29 = (t27 * t28) * t26
+    t30 = tl.where(t17, 1.0, t14)
+    t31 = tl.where(t17, t14, 1.0)
+    t32 = (t30 * t31) * t29
+    t33 = t32 * ((t30 * (t27 * (t24 * (t18 * t21)))) - (t31 * (t28 * (t25 * (t19 * t22)))))
+    t34 = 0.0 <= var
+    t35 = tl.sqrt_rn(tl.where(t34, 1.0, var))
+    t36 = tl.fma(tl.where(t34, t33, t35), grad_var, tl.where(t34, t32, t35) * grad_mean)
+    t37 = tl.where(t34, tl.where(mean == mean, 0.0, mean), t35)
+    t38 = tl.fma(t37, grad_var, t37 * grad_mean)
+    return (t36, t38)
 
 
 @triton.jit

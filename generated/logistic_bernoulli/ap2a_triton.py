@@ -32,145 +32,56 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def logistic_bernoulli_ap2a_forward(mean, var):
-    c0 = tl.full((), 3.289868116378784, tl.float32)
-    t0 = var + c0
+    t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    c2 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c1, c2)
-    t9 = t8 - c2
-    c3 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c3, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = c0 - t13
-    t17 = t15 + t16
-    c4 = tl.full((), 1.7317669076533093e-08, tl.float32)
-    t18 = c4 + t17
-    t19 = t18 + t12
-    t20 = 0.5 * t2
-    t21 = t19 * t20
-    t22 = t2 * -1.0
-    t23 = tl.fma(t1, t22, 1.0)
-    t24 = tl.fma(t21, t22, t23)
-    t25 = t2 * t24
-    t26 = t3 * -1.0
-    t27 = tl.fma(mean, t2, t26)
-    t28 = tl.fma(mean, t25, t27)
-    t29 = t4 * -1.0
-    t30 = tl.fma(t3, t3, t29)
-    t31 = tl.fma(t3, t28, t30)
-    t32 = tl.fma(t3, t28, t31)
-    t33 = t32 * -0.5
-    t34 = tl.where(t6, 0.0, t33)
-    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t9, c5, t34)
-    t36 = t10 + t35
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c10)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = 1.0 + t42
-    t44 = tl.where(t6, 0.0, t43)
-    t45 = t3 + t28
-    t46 = tl.abs(t45)
-    t47 = tl.fma(t46, 0.25, 1.0)
-    t48 = tl.div_rn(1.0, t47)
-    t49 = t48 - 0.25
-    c11 = tl.full((), -0.001524440012872219, tl.float32)
-    c12 = tl.full((), -0.0064508854411542416, tl.float32)
-    t50 = tl.fma(t49, c11, c12)
-    c13 = tl.full((), 0.02471012808382511, tl.float32)
-    t51 = tl.fma(t49, t50, c13)
-    c14 = tl.full((), -0.0066454531624913216, tl.float32)
-    t52 = tl.fma(t49, t51, c14)
-    c15 = tl.full((), -0.026722537353634834, tl.float32)
-    t53 = tl.fma(t49, t52, c15)
-    c16 = tl.full((), -0.02037462592124939, tl.float32)
-    t54 = tl.fma(t49, t53, c16)
-    c17 = tl.full((), 0.018486473709344864, tl.float32)
-    t55 = tl.fma(t49, t54, c17)
-    c18 = tl.full((), 0.08069024980068207, tl.float32)
-    t56 = tl.fma(t49, t55, c18)
-    c19 = tl.full((), 0.1415320783853531, tl.float32)
-    t57 = tl.fma(t49, t56, c19)
-    c20 = tl.full((), 0.17952348291873932, tl.float32)
-    t58 = tl.fma(t49, t57, c20)
-    c21 = tl.full((), 0.18632885813713074, tl.float32)
-    t59 = tl.fma(t49, t58, c21)
-    c22 = tl.full((), 0.16664108633995056, tl.float32)
-    t60 = tl.fma(t49, t59, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t61 = tl.fma(t49, t60, c23)
-    t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
-    t63 = t44 * t62
-    t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 >> 2
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = t64 + 1
-    t71 = t70 >> 2
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = t64 + 2
-    t77 = t76 >> 2
-    t78 = 127 + t77
-    t79 = t78 << 23
-    t80 = t79.to(tl.float32, bitcast=True)
-    t81 = t80 * t75
-    t82 = t64 + 3
-    t83 = t82 >> 2
-    t84 = 127 + t83
-    t85 = t84 << 23
-    t86 = t85.to(tl.float32, bitcast=True)
-    t87 = t86 * t81
-    t88 = 1.0 - t87
-    t89 = t3 < 0.0
-    t90 = tl.where(t89, t63, t88)
-    t91 = tl.where(t89, t68, 1.0)
-    t92 = t90 * t91
-    t93 = tl.where(t89, t74, 1.0)
-    t94 = t93 * t92
-    t95 = tl.where(t89, t80, 1.0)
-    t96 = t95 * t94
-    t97 = tl.where(t89, t86, 1.0)
-    t98 = t97 * t96
-    t99 = 0.0 <= var
-    t100 = tl.where(t99, 1.0, var)
-    t101 = tl.sqrt_rn(t100)
-    t102 = tl.where(t99, t98, t101)
-    t103 = tl.where(t89, t88, t63)
-    t104 = tl.where(t89, 1.0, t68)
-    t105 = t103 * t104
-    t106 = tl.where(t89, 1.0, t74)
-    t107 = t106 * t105
-    t108 = tl.where(t89, 1.0, t80)
-    t109 = t108 * t107
-    t110 = tl.where(t89, 1.0, t86)
-    t111 = t110 * t109
-    t112 = t98 * t111
-    t113 = tl.where(t99, t112, t101)
-    return (t102, t113)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = tl.fma(mean, t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0)), tl.fma(mean, t2, t3 * -1.0))
+    t16 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t15, tl.fma(t3, t15, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t17 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
+    t18 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t15), 0.25, 1.0))
+    t19 = t18 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t20 = (t18 * tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
+        tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t21 = t17 * t20
+    t22 = t8.to(tl.int32, bitcast=True)
+    t23 = (((t22 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t24 = t23 * t21
+    t25 = ((127 + ((t22 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t24
+    t27 = ((127 + ((t22 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t22 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = 1.0 - (t29 * t28)
+    t31 = t3 < 0.0
+    t32 = tl.where(t31, t21, t30) * tl.where(t31, t23, 1.0)
+    t33 = tl.where(t31, t25, 1.0) * t32
+    t34 = tl.where(t31, t27, 1.0) * t33
+    t35 = tl.where(t31, t29, 1.0) * t34
+    t36 = 0.0 <= var
+    t37 = tl.sqrt_rn(tl.where(t36, 1.0, var))
+    t38 = tl.where(t36, t35, t37)
+    t39 = tl.where(t31, t30, t21) * tl.where(t31, 1.0, t23)
+    t40 = tl.where(t31, 1.0, t25) * t39
+    t41 = tl.where(t31, 1.0, t27) * t40
+    t42 = tl.where(t36, t35 * (tl.where(t31, 1.0, t29) * t41), t37)
+    return (t38, t42)
 
 
 @triton.jit
@@ -186,170 +97,63 @@ def logistic_bernoulli_ap2a_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_
 
 @triton.jit
 def logistic_bernoulli_ap2a_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 3.289868116378784, tl.float32)
-    t0 = var + c0
+    t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    c2 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c1, c2)
-    t9 = t8 - c2
-    c3 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c3, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = c0 - t13
-    t17 = t15 + t16
-    c4 = tl.full((), 1.7317669076533093e-08, tl.float32)
-    t18 = c4 + t17
-    t19 = t18 + t12
-    t20 = 0.5 * t2
-    t21 = t19 * t20
-    t22 = t2 * -1.0
-    t23 = tl.fma(t1, t22, 1.0)
-    t24 = tl.fma(t21, t22, t23)
-    t25 = t2 * t24
-    t26 = t3 * -1.0
-    t27 = tl.fma(mean, t2, t26)
-    t28 = tl.fma(mean, t25, t27)
-    t29 = t4 * -1.0
-    t30 = tl.fma(t3, t3, t29)
-    t31 = tl.fma(t3, t28, t30)
-    t32 = tl.fma(t3, t28, t31)
-    t33 = t32 * -0.5
-    t34 = tl.where(t6, 0.0, t33)
-    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t9, c5, t34)
-    t36 = t10 + t35
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c10)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = 1.0 + t42
-    t44 = tl.where(t6, 0.0, t43)
-    t45 = t3 + t28
-    t46 = tl.abs(t45)
-    t47 = tl.fma(t46, 0.25, 1.0)
-    t48 = tl.div_rn(1.0, t47)
-    t49 = t48 - 0.25
-    c11 = tl.full((), -0.001524440012872219, tl.float32)
-    c12 = tl.full((), -0.0064508854411542416, tl.float32)
-    t50 = tl.fma(t49, c11, c12)
-    c13 = tl.full((), 0.02471012808382511, tl.float32)
-    t51 = tl.fma(t49, t50, c13)
-    c14 = tl.full((), -0.0066454531624913216, tl.float32)
-    t52 = tl.fma(t49, t51, c14)
-    c15 = tl.full((), -0.026722537353634834, tl.float32)
-    t53 = tl.fma(t49, t52, c15)
-    c16 = tl.full((), -0.02037462592124939, tl.float32)
-    t54 = tl.fma(t49, t53, c16)
-    c17 = tl.full((), 0.018486473709344864, tl.float32)
-    t55 = tl.fma(t49, t54, c17)
-    c18 = tl.full((), 0.08069024980068207, tl.float32)
-    t56 = tl.fma(t49, t55, c18)
-    c19 = tl.full((), 0.1415320783853531, tl.float32)
-    t57 = tl.fma(t49, t56, c19)
-    c20 = tl.full((), 0.17952348291873932, tl.float32)
-    t58 = tl.fma(t49, t57, c20)
-    c21 = tl.full((), 0.18632885813713074, tl.float32)
-    t59 = tl.fma(t49, t58, c21)
-    c22 = tl.full((), 0.16664108633995056, tl.float32)
-    t60 = tl.fma(t49, t59, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t61 = tl.fma(t49, t60, c23)
-    t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
-    t63 = t44 * t62
-    t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 >> 2
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = t64 + 1
-    t71 = t70 >> 2
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = t64 + 2
-    t77 = t76 >> 2
-    t78 = 127 + t77
-    t79 = t78 << 23
-    t80 = t79.to(tl.float32, bitcast=True)
-    t81 = t80 * t75
-    t82 = t64 + 3
-    t83 = t82 >> 2
-    t84 = 127 + t83
-    t85 = t84 << 23
-    t86 = t85.to(tl.float32, bitcast=True)
-    t87 = t86 * t81
-    t88 = 1.0 - t87
-    t89 = t3 < 0.0
-    t90 = tl.where(t89, t88, t63)
-    t91 = tl.where(t89, 1.0, t68)
-    t92 = t90 * t91
-    t93 = tl.where(t89, 1.0, t74)
-    t94 = t93 * t92
-    t95 = tl.where(t89, 1.0, t80)
-    t96 = t95 * t94
-    t97 = tl.where(t89, 1.0, t86)
-    t98 = t97 * t96
-    t99 = tl.where(t89, t63, t88)
-    t100 = tl.where(t89, t68, 1.0)
-    t101 = t99 * t100
-    t102 = tl.where(t89, t74, 1.0)
-    t103 = t102 * t101
-    t104 = tl.where(t89, t80, 1.0)
-    t105 = t104 * t103
-    t106 = tl.where(t89, t86, 1.0)
-    t107 = t106 * t105
-    t108 = t98 - t107
-    t109 = t2 + t25
-    c24 = tl.full((), 0.3989422917366028, tl.float32)
-    t110 = c24 * t109
-    t111 = t110 * t44
-    t112 = t68 * t111
-    t113 = t74 * t112
-    t114 = t80 * t113
-    t115 = t86 * t114
-    t116 = t115 * t108
-    t117 = 0.0 <= var
-    t118 = tl.where(t117, 1.0, var)
-    t119 = tl.sqrt_rn(t118)
-    t120 = tl.where(t117, t116, t119)
-    t121 = tl.where(t117, t115, t119)
-    t122 = t121 * grad_mean
-    t123 = tl.fma(t120, grad_var, t122)
-    c25 = tl.full((), -0.1994711458683014, tl.float32)
-    t124 = c25 * t45
-    t125 = t109 * t124
-    t126 = t109 * t125
-    t127 = t44 * t126
-    t128 = t68 * t127
-    t129 = t74 * t128
-    t130 = t80 * t129
-    t131 = t86 * t130
-    t132 = t131 * t108
-    t133 = tl.where(t117, t132, t119)
-    t134 = tl.where(t117, t131, t119)
-    t135 = t134 * grad_mean
-    t136 = tl.fma(t133, grad_var, t135)
-    return (t123, t136)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
+    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
+    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
+    t19 = t3 + t16
+    t20 = tl.div_rn(1.0, tl.fma(tl.abs(t19), 0.25, 1.0))
+    t21 = t20 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t22 = (t20 * tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
+        tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t23 = t18 * t22
+    t24 = t8.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t23
+    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = 1.0 - (t31 * t30)
+    t33 = t3 < 0.0
+    t34 = tl.where(t33, t32, t23) * tl.where(t33, 1.0, t25)
+    t35 = tl.where(t33, 1.0, t27) * t34
+    t36 = tl.where(t33, 1.0, t29) * t35
+    t37 = tl.where(t33, 1.0, t31) * t36
+    t38 = tl.where(t33, t23, t32) * tl.where(t33, t25, 1.0)
+    t39 = tl.where(t33, t27, 1.0) * t38
+    t40 = tl.where(t33, t29, 1.0) * t39
+    t41 = t37 - (tl.where(t33, t31, 1.0) * t40)
+    t42 = t2 + t15
+    t43 = t31 * (t29 * (t27 * (t25 * ((0.3989423 * t42) * t18))))
+    t44 = t43 * t41
+    t45 = 0.0 <= var
+    t46 = tl.sqrt_rn(tl.where(t45, 1.0, var))
+    t47 = tl.fma(tl.where(t45, t44, t46), grad_var, tl.where(t45, t43, t46) * grad_mean)
+    t48 = t31 * (t29 * (t27 * (t25 * (t18 * (t42 * (t42 * ((-0.19947115) * t19)))))))
+    t49 = tl.fma(tl.where(t45, t48 * t41, t46), grad_var, tl.where(t45, t48, t46) * grad_mean)
+    return (t47, t49)
 
 
 @triton.jit

@@ -32,117 +32,53 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def logistic_bernoulli_ap2b_forward(mean, var):
-    c0 = tl.full((), 0.3039635419845581, tl.float32)
-    t0 = var * c0
+    t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = t1 - t2
-    t4 = t0 - t3
-    t5 = 1.0 - t2
-    t6 = t4 + t5
-    t7 = t0 * -1.0
-    t8 = tl.fma(var, c0, t7)
-    t9 = t6 + t8
-    c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t10 = tl.fma(var, c1, t9)
-    t11 = tl.sqrt_rn(t1)
+    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
+    t4 = tl.sqrt_rn(t1)
+    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
+    t6 = tl.div_rn(1.0, t4)
+    t7 = t5 * (0.5 * t6)
+    t8 = t6 * -1.0
+    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
+    t10 = mean * t6
+    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
     t12 = t11 * -1.0
-    t13 = tl.fma(t11, t12, t1)
-    t14 = t10 + t13
-    t15 = tl.div_rn(1.0, t11)
-    t16 = 0.5 * t15
-    t17 = t14 * t16
-    t18 = t15 * -1.0
-    t19 = tl.fma(t11, t18, 1.0)
-    t20 = tl.fma(t17, t18, t19)
-    t21 = t15 * t20
-    t22 = mean * t15
-    t23 = t22 * -1.0
-    t24 = tl.fma(mean, t15, t23)
-    t25 = tl.fma(mean, t21, t24)
-    t26 = t25 * -1.0
-    t27 = t22 < 0.0
-    t28 = tl.where(t27, t26, t25)
-    t29 = t28 * -1.0
-    t30 = tl.abs(t22)
-    t31 = t30 * -1.0
-    t32 = t31 < -176.5
-    t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -176.5, t31)
-    c2 = tl.full((), 1.4426950216293335, tl.float32)
-    c3 = tl.full((), 12582912.0, tl.float32)
-    t35 = tl.fma(t34, c2, c3)
-    t36 = t35 - c3
-    c4 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t37 = tl.fma(t36, c4, t33)
-    c5 = tl.full((), -0.693145751953125, tl.float32)
-    t38 = tl.fma(t36, c5, t34)
-    t39 = t38 + t37
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t40 = tl.fma(t39, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t41 = tl.fma(t39, t40, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t42 = tl.fma(t39, t41, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t43 = tl.fma(t39, t42, c10)
-    t44 = t39 * t39
-    t45 = tl.fma(t43, t44, t39)
-    t46 = 1.0 + t45
-    t47 = tl.where(t32, 0.0, t46)
-    t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 >> 2
-    t50 = t49 + 127
-    t51 = t50 << 23
-    t52 = t51.to(tl.float32, bitcast=True)
-    t53 = t47 * t52
-    t54 = t48 + 1
-    t55 = t54 >> 2
-    t56 = 127 + t55
-    t57 = t56 << 23
-    t58 = t57.to(tl.float32, bitcast=True)
-    t59 = t58 * t53
-    t60 = t48 + 2
-    t61 = t60 >> 2
-    t62 = 127 + t61
-    t63 = t62 << 23
-    t64 = t63.to(tl.float32, bitcast=True)
-    t65 = t64 * t59
-    t66 = t48 + 3
-    t67 = t66 >> 2
-    t68 = 127 + t67
-    t69 = t68 << 23
-    t70 = t69.to(tl.float32, bitcast=True)
-    t71 = t70 * t65
-    t72 = 1.0 + t71
-    t73 = tl.div_rn(1.0, t72)
-    t74 = t47 * t73
-    t75 = tl.where(t27, t74, t73)
-    t76 = tl.where(t27, t52, 1.0)
-    t77 = t75 * t76
-    t78 = tl.where(t27, t58, 1.0)
-    t79 = t78 * t77
-    t80 = tl.where(t27, t64, 1.0)
-    t81 = t80 * t79
-    t82 = tl.where(t27, t70, 1.0)
-    t83 = t82 * t81
-    t84 = 0.0 <= var
-    t85 = tl.where(t84, 1.0, var)
-    t86 = tl.sqrt_rn(t85)
-    t87 = tl.where(t84, t83, t86)
-    t88 = tl.where(t27, t73, t74)
-    t89 = tl.where(t27, 1.0, t52)
-    t90 = t88 * t89
-    t91 = tl.where(t27, 1.0, t58)
-    t92 = t91 * t90
-    t93 = tl.where(t27, 1.0, t64)
-    t94 = t93 * t92
-    t95 = tl.where(t27, 1.0, t70)
-    t96 = t95 * t94
-    t97 = t83 * t96
-    t98 = tl.where(t84, t97, t86)
-    return (t87, t98)
+    t13 = t10 < 0.0
+    t14 = tl.where(t13, t12, t11) * -1.0
+    t15 = tl.abs(t10) * -1.0
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, 0.0, t14)
+    t18 = tl.where(t16, -176.5, t15)
+    t19 = tl.fma(t18, 1.442695, 12582912.0)
+    t20 = t19 - 12582912.0
+    t21 = tl.fma(t20, -1.4286068e-6, t17)
+    t22 = tl.fma(t20, -0.69314575, t18) + t21
+    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
+    t24 = t19.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = t23 * t25
+    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = tl.div_rn(1.0, 1.0 + (t31 * t30))
+    t33 = t23 * t32
+    t34 = tl.where(t13, t33, t32) * tl.where(t13, t25, 1.0)
+    t35 = tl.where(t13, t27, 1.0) * t34
+    t36 = tl.where(t13, t29, 1.0) * t35
+    t37 = tl.where(t13, t31, 1.0) * t36
+    t38 = 0.0 <= var
+    t39 = tl.sqrt_rn(tl.where(t38, 1.0, var))
+    t40 = tl.where(t38, t37, t39)
+    t41 = tl.where(t13, t32, t33) * tl.where(t13, 1.0, t25)
+    t42 = tl.where(t13, 1.0, t27) * t41
+    t43 = tl.where(t13, 1.0, t29) * t42
+    t44 = tl.where(t38, t37 * (tl.where(t13, 1.0, t31) * t43), t39)
+    return (t40, t44)
 
 
 @triton.jit
@@ -158,158 +94,76 @@ def logistic_bernoulli_ap2b_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_
 
 @triton.jit
 def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 0.3039635419845581, tl.float32)
-    t0 = var * c0
+    t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = t1 - t2
-    t4 = t0 - t3
-    t5 = 1.0 - t2
-    t6 = t4 + t5
-    t7 = t0 * -1.0
-    t8 = tl.fma(var, c0, t7)
-    t9 = t6 + t8
-    c1 = tl.full((), 8.942454776672548e-09, tl.float32)
-    t10 = tl.fma(var, c1, t9)
-    t11 = tl.sqrt_rn(t1)
+    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
+    t4 = tl.sqrt_rn(t1)
+    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
+    t6 = tl.div_rn(1.0, t4)
+    t7 = t5 * (0.5 * t6)
+    t8 = t6 * -1.0
+    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
+    t10 = mean * t6
+    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
     t12 = t11 * -1.0
-    t13 = tl.fma(t11, t12, t1)
-    t14 = t10 + t13
-    t15 = tl.div_rn(1.0, t11)
-    t16 = 0.5 * t15
-    t17 = t14 * t16
-    t18 = t15 * -1.0
-    t19 = tl.fma(t11, t18, 1.0)
-    t20 = tl.fma(t17, t18, t19)
-    t21 = t15 * t20
-    t22 = mean * t15
-    t23 = t22 * -1.0
-    t24 = tl.fma(mean, t15, t23)
-    t25 = tl.fma(mean, t21, t24)
-    t26 = t25 * -1.0
-    t27 = t22 < 0.0
-    t28 = tl.where(t27, t26, t25)
-    t29 = t28 * -1.0
-    t30 = tl.abs(t22)
-    t31 = t30 * -1.0
-    t32 = t31 < -176.5
-    t33 = tl.where(t32, 0.0, t29)
-    t34 = tl.where(t32, -176.5, t31)
-    c2 = tl.full((), 1.4426950216293335, tl.float32)
-    c3 = tl.full((), 12582912.0, tl.float32)
-    t35 = tl.fma(t34, c2, c3)
-    t36 = t35 - c3
-    c4 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t37 = tl.fma(t36, c4, t33)
-    c5 = tl.full((), -0.693145751953125, tl.float32)
-    t38 = tl.fma(t36, c5, t34)
-    t39 = t38 + t37
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t40 = tl.fma(t39, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t41 = tl.fma(t39, t40, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t42 = tl.fma(t39, t41, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t43 = tl.fma(t39, t42, c10)
-    t44 = t39 * t39
-    t45 = tl.fma(t43, t44, t39)
-    t46 = 1.0 + t45
-    t47 = tl.where(t32, 0.0, t46)
-    t48 = t35.to(tl.int32, bitcast=True)
-    t49 = t48 >> 2
-    t50 = t49 + 127
-    t51 = t50 << 23
-    t52 = t51.to(tl.float32, bitcast=True)
-    t53 = t47 * t52
-    t54 = t48 + 1
-    t55 = t54 >> 2
-    t56 = 127 + t55
-    t57 = t56 << 23
-    t58 = t57.to(tl.float32, bitcast=True)
-    t59 = t58 * t53
-    t60 = t48 + 2
-    t61 = t60 >> 2
-    t62 = 127 + t61
-    t63 = t62 << 23
-    t64 = t63.to(tl.float32, bitcast=True)
-    t65 = t64 * t59
-    t66 = t48 + 3
-    t67 = t66 >> 2
-    t68 = 127 + t67
-    t69 = t68 << 23
-    t70 = t69.to(tl.float32, bitcast=True)
-    t71 = t70 * t65
-    t72 = 1.0 + t71
-    t73 = t72 - 1.0
-    t74 = t71 - t73
-    t75 = tl.div_rn(1.0, t72)
-    t76 = t75 * -1.0
-    t77 = tl.fma(t72, t76, 1.0)
-    t78 = tl.fma(t74, t76, t77)
-    t79 = t75 * t78
-    t80 = t47 * t75
-    t81 = t80 * -1.0
-    t82 = tl.fma(t47, t75, t81)
-    t83 = tl.fma(t47, t79, t82)
-    t84 = t80 + t83
-    t85 = t75 + t79
-    t86 = tl.where(t27, t84, t85)
-    t87 = tl.where(t27, t85, t84)
-    t88 = t15 + t21
-    t89 = t87 * t88
-    t90 = t86 * t89
-    t91 = tl.where(t27, 1.0, t52)
-    t92 = tl.where(t27, t52, 1.0)
-    t93 = t91 * t92
-    t94 = t93 * t90
-    t95 = tl.where(t27, 1.0, t58)
-    t96 = tl.where(t27, t58, 1.0)
-    t97 = t95 * t96
-    t98 = t97 * t94
-    t99 = tl.where(t27, 1.0, t64)
-    t100 = tl.where(t27, t64, 1.0)
-    t101 = t99 * t100
-    t102 = t101 * t98
-    t103 = tl.where(t27, 1.0, t70)
-    t104 = tl.where(t27, t70, 1.0)
-    t105 = t103 * t104
-    t106 = t105 * t102
-    t107 = t87 * t91
-    t108 = t95 * t107
-    t109 = t99 * t108
-    t110 = t103 * t109
-    t111 = t86 * t92
-    t112 = t96 * t111
-    t113 = t100 * t112
-    t114 = t104 * t113
-    t115 = t110 - t114
-    t116 = t106 * t115
-    t117 = 0.0 <= var
-    t118 = tl.where(t117, 1.0, var)
-    t119 = tl.sqrt_rn(t118)
-    t120 = tl.where(t117, t116, t119)
-    t121 = tl.where(t117, t106, t119)
-    t122 = t121 * grad_mean
-    t123 = tl.fma(t120, grad_var, t122)
-    t124 = t22 + t25
-    c11 = tl.full((), -0.15198177099227905, tl.float32)
-    t125 = c11 * t124
-    t126 = t88 * t125
-    t127 = t88 * t126
-    t128 = t87 * t127
-    t129 = t86 * t128
-    t130 = t93 * t129
-    t131 = t97 * t130
-    t132 = t101 * t131
-    t133 = t105 * t132
-    t134 = t133 * t115
-    t135 = tl.where(t117, t134, t119)
-    t136 = tl.where(t117, t133, t119)
-    t137 = t136 * grad_mean
-    t138 = tl.fma(t135, grad_var, t137)
-    return (t123, t138)
+    t13 = t10 < 0.0
+    t14 = tl.where(t13, t12, t11) * -1.0
+    t15 = tl.abs(t10) * -1.0
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, 0.0, t14)
+    t18 = tl.where(t16, -176.5, t15)
+    t19 = tl.fma(t18, 1.442695, 12582912.0)
+    t20 = t19 - 12582912.0
+    t21 = tl.fma(t20, -1.4286068e-6, t17)
+    t22 = tl.fma(t20, -0.69314575, t18) + t21
+    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
+    t24 = t19.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = t23 * t25
+    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = t31 * t30
+    t33 = 1.0 + t32
+    t34 = t32 - (t33 - 1.0)
+    t35 = tl.div_rn(1.0, t33)
+    t36 = t35 * -1.0
+    t37 = t35 * tl.fma(t34, t36, tl.fma(t33, t36, 1.0))
+    t38 = t23 * t35
+    t39 = t38 + tl.fma(t23, t37, tl.fma(t23, t35, t38 * -1.0))
+    t40 = t35 + t37
+    t41 = tl.where(t13, t39, t40)
+    t42 = tl.where(t13, t40, t39)
+    t43 = t6 + t9
+    t44 = t41 * (t42 * t43)
+    t45 = tl.where(t13, 1.0, t25)
+    t46 = tl.where(t13, t25, 1.0)
+    t47 = t45 * t46
+    t48 = t47 * t44
+    t49 = tl.where(t13, 1.0, t27)
+    t50 = tl.where(t13, t27, 1.0)
+    t51 = t49 * t50
+    t52 = t51 * t48
+    t53 = tl.where(t13, 1.0, t29)
+    t54 = tl.where(t13, t29, 1.0)
+    t55 = t53 * t54
+    t56 = t55 * t52
+    t57 = tl.where(t13, 1.0, t31)
+    t58 = tl.where(t13, t31, 1.0)
+    t59 = t57 * t58
+    t60 = t59 * t56
+    t61 = (t57 * (t53 * (t49 * (t42 * t45)))) - (t58 * (t54 * (t50 * (t41 * t46))))
+    t62 = t60 * t61
+    t63 = 0.0 <= var
+    t64 = tl.sqrt_rn(tl.where(t63, 1.0, var))
+    t65 = tl.fma(tl.where(t63, t62, t64), grad_var, tl.where(t63, t60, t64) * grad_mean)
+    t66 = t59 * (t55 * (t51 * (t47 * (t41 * (t42 * (t43 * (t43 * ((-0.15198177) * (t10 + t11)))))))))
+    t67 = tl.fma(tl.where(t63, t66 * t61, t64), grad_var, tl.where(t63, t66, t64) * grad_mean)
+    return (t65, t67)
 
 
 @triton.jit

@@ -32,378 +32,150 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def logistic_bernoulli_pea_forward(mean, var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
-    t4 = var * t3
-    t5 = t3 * t4
-    t6 = var == 0.0
-    t7 = tl.where(t6, 1.0, t5)
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = tl.abs(mean)
-    t11 = 0.0 < t10
-    t12 = t6 & t11
-    t13 = t3 * t10
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t14 = tl.where(t12, c3, t13)
-    t15 = t9 * t14
-    t16 = c0 < t15
-    t17 = tl.where(t16, c0, t15)
-    t18 = t17 * -1.0
-    t19 = mean < 0.0
-    t20 = tl.where(t19, t18, t17)  # mean/sigma
-    t21 = t20 * t20
-    t22 = -0.5 * t21
-    t23 = t22 < -176.5
-    t24 = tl.where(t23, -176.5, t22)
-    c4 = tl.full((), 1.4426950216293335, tl.float32)
-    c5 = tl.full((), 12582912.0, tl.float32)
-    t25 = tl.fma(t24, c4, c5)
-    t26 = t25 - c5
-    c6 = tl.full((), -0.693145751953125, tl.float32)
-    t27 = tl.fma(t26, c6, t24)
-    t28 = t21 * -1.0
-    t29 = tl.fma(t20, t20, t28)
-    t30 = t8 * -1.0
-    t31 = tl.fma(t8, t30, t7)
-    t32 = 0.5 * t9
-    t33 = t31 * t32
-    t34 = t9 * -1.0
-    t35 = tl.fma(t8, t34, 1.0)
-    t36 = tl.fma(t33, t34, t35)
-    t37 = t9 * t36
-    t38 = t15 * -1.0
-    t39 = tl.fma(t9, t14, t38)
-    t40 = tl.fma(t37, t14, t39)
-    t41 = tl.where(t16, 0.0, t40)
-    t42 = t41 * -1.0
-    t43 = tl.where(t19, t42, t41)
-    t44 = tl.fma(t20, t43, t29)
-    t45 = tl.fma(t20, t43, t44)
-    t46 = -0.5 * t45
-    t47 = tl.where(t23, 0.0, t46)
-    c7 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t48 = tl.fma(t26, c7, t47)
-    t49 = t27 + t48
-    c8 = tl.full((), 0.001381422160193324, tl.float32)
-    c9 = tl.full((), 0.00836889911442995, tl.float32)
-    t50 = tl.fma(t49, c8, c9)
-    c10 = tl.full((), 0.04166840389370918, tl.float32)
-    t51 = tl.fma(t49, t50, c10)
-    c11 = tl.full((), 0.1666651964187622, tl.float32)
-    t52 = tl.fma(t49, t51, c11)
-    c12 = tl.full((), 0.4999999403953552, tl.float32)
-    t53 = tl.fma(t49, t52, c12)
-    t54 = t49 * t49
-    t55 = tl.fma(t53, t54, t49)
-    t56 = 1.0 + t55
-    t57 = tl.where(t23, 0.0, t56)
-    c13 = tl.full((), 1099511627776.0, tl.float32)
-    t58 = tl.where(t0, c13, 1.0)
-    c14 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t59 = tl.where(t2, c14, t58)
-    t60 = t59 * t8
-    t61 = tl.where(t6, 0.0, t60)
-    c15 = tl.full((), -0.6931471824645996, tl.float32)
-    t62 = t61 * c15
-    t63 = t20 + t62
-    t64 = t63 - t62
-    t65 = t63 - t64
-    t66 = t62 - t65
-    t67 = t20 - t64
-    t68 = t66 + t67
-    t69 = t62 * -1.0
-    t70 = tl.fma(t61, c15, t69)
-    t71 = t68 + t70
-    t72 = t59 * t33
-    t73 = tl.where(t6, 0.0, t72)
-    t74 = tl.fma(t73, c15, t71)
-    c16 = tl.full((), 1.9046542121259336e-09, tl.float32)
-    t75 = tl.fma(t61, c16, t74)
-    t76 = t43 + t75
-    t77 = t63 + t76
-    t78 = tl.abs(t77)
-    t79 = tl.fma(t78, 0.25, 1.0)
-    t80 = tl.div_rn(1.0, t79)
-    t81 = t80 - 0.25
-    c17 = tl.full((), -0.001524440012872219, tl.float32)
-    c18 = tl.full((), -0.0064508854411542416, tl.float32)
-    t82 = tl.fma(t81, c17, c18)
-    c19 = tl.full((), 0.02471012808382511, tl.float32)
-    t83 = tl.fma(t81, t82, c19)
-    c20 = tl.full((), -0.0066454531624913216, tl.float32)
-    t84 = tl.fma(t81, t83, c20)
-    c21 = tl.full((), -0.026722537353634834, tl.float32)
-    t85 = tl.fma(t81, t84, c21)
-    c22 = tl.full((), -0.02037462592124939, tl.float32)
-    t86 = tl.fma(t81, t85, c22)
-    c23 = tl.full((), 0.018486473709344864, tl.float32)
-    t87 = tl.fma(t81, t86, c23)
-    c24 = tl.full((), 0.08069024980068207, tl.float32)
-    t88 = tl.fma(t81, t87, c24)
-    c25 = tl.full((), 0.1415320783853531, tl.float32)
-    t89 = tl.fma(t81, t88, c25)
-    c26 = tl.full((), 0.17952348291873932, tl.float32)
-    t90 = tl.fma(t81, t89, c26)
-    c27 = tl.full((), 0.18632885813713074, tl.float32)
-    t91 = tl.fma(t81, t90, c27)
-    c28 = tl.full((), 0.16664108633995056, tl.float32)
-    t92 = tl.fma(t81, t91, c28)
-    c29 = tl.full((), 0.13207589089870453, tl.float32)
-    t93 = tl.fma(t81, t92, c29)
-    t94 = t80 * t93  # Mills ratio/sqrt(2 pi)
-    t95 = t57 * t94
-    t96 = t25.to(tl.int32, bitcast=True)
-    t97 = t96 >> 2
-    t98 = t97 + 127
-    t99 = t98 << 23
-    t100 = t99.to(tl.float32, bitcast=True)
-    t101 = t100 * t95
-    t102 = t96 + 1
-    t103 = t102 >> 2
-    t104 = 127 + t103
-    t105 = t104 << 23
-    t106 = t105.to(tl.float32, bitcast=True)
-    t107 = t106 * t101
-    t108 = t96 + 2
-    t109 = t108 >> 2
-    t110 = 127 + t109
-    t111 = t110 << 23
-    t112 = t111.to(tl.float32, bitcast=True)
-    t113 = t112 * t107
-    t114 = t96 + 3
-    t115 = t114 >> 2
-    t116 = 127 + t115
-    t117 = t116 << 23
-    t118 = t117.to(tl.float32, bitcast=True)
-    t119 = t118 * t113
-    t120 = t63 < 0.0
-    t121 = mean * c15
-    c30 = tl.full((), 0.24022650718688965, tl.float32)
-    t122 = var * c30
-    t123 = t121 + t122
-    t124 = tl.where(t120, 0.0, t123)
-    t125 = 176.5 < t124
-    t126 = tl.where(t125, 176.5, t124)
-    t127 = t124 < -176.5
-    t128 = tl.where(t127, -176.5, t126)
-    t129 = tl.fma(c4, t128, c5)
-    t130 = t129 - c5
-    t131 = tl.fma(c6, t130, t128)
-    t132 = t123 - t122
-    t133 = t123 - t132
-    t134 = t122 - t133
-    t135 = t121 - t132
-    t136 = t134 + t135
-    t137 = t122 * -1.0
-    t138 = tl.fma(var, c30, t137)
-    t139 = t136 + t138
-    c31 = tl.full((), -2.277889404878053e-10, tl.float32)
-    t140 = tl.fma(var, c31, t139)
-    t141 = t121 * -1.0
-    t142 = tl.fma(mean, c15, t141)
-    t143 = tl.fma(mean, c16, t142)
-    t144 = t143 + t140
-    t145 = tl.where(t120, 0.0, t144)
-    t146 = tl.where(t125, 0.0, t145)
-    t147 = tl.where(t127, 0.0, t146)
-    t148 = tl.fma(c7, t130, t147)
-    t149 = t131 + t148
-    t150 = tl.fma(c8, t149, c9)
-    t151 = tl.fma(t149, t150, c10)
-    t152 = tl.fma(t149, t151, c11)
-    t153 = tl.fma(t149, t152, c12)
-    t154 = t149 * t149
-    t155 = tl.fma(t153, t154, t149)
-    t156 = 1.0 + t155
-    t157 = tl.where(t127, 0.0, t156)
-    t158 = t129.to(tl.int32, bitcast=True)
-    t159 = t158 >> 2
-    t160 = 127 + t159
-    t161 = t160 << 23
-    t162 = t161.to(tl.float32, bitcast=True)
-    t163 = t157 * t162
-    t164 = 1 + t158
-    t165 = t164 >> 2
-    t166 = 127 + t165
-    t167 = t166 << 23
-    t168 = t167.to(tl.float32, bitcast=True)
-    t169 = t168 * t163
-    t170 = 2 + t158
-    t171 = t170 >> 2
-    t172 = 127 + t171
-    t173 = t172 << 23
-    t174 = t173.to(tl.float32, bitcast=True)
-    t175 = t174 * t169
-    t176 = 3 + t158
-    t177 = t176 >> 2
-    t178 = 127 + t177
-    t179 = t178 << 23
-    t180 = t179.to(tl.float32, bitcast=True)
-    t181 = t180 * t175
-    t182 = t181 - t119
-    t183 = tl.where(t120, t119, t182)
-    t184 = -0.5 * t183
-    c32 = tl.full((), 0.6931471824645996, tl.float32)
-    t185 = t61 * c32
-    t186 = t20 + t185
-    t187 = t186 - t185
-    t188 = t186 - t187
-    t189 = t185 - t188
-    t190 = t20 - t187
-    t191 = t189 + t190
-    t192 = t185 * -1.0
-    t193 = tl.fma(t61, c32, t192)
-    t194 = t191 + t193
-    t195 = tl.fma(t73, c32, t194)
-    c33 = tl.full((), -1.9046542121259336e-09, tl.float32)
-    t196 = tl.fma(t61, c33, t195)
-    t197 = t43 + t196
-    t198 = t186 + t197
-    t199 = t198 * -1.0
-    t200 = t199 < 0.0
-    t201 = mean * c32
-    t202 = t122 + t201
-    t203 = tl.where(t200, 0.0, t202)
-    t204 = 176.5 < t203
-    t205 = tl.where(t204, 176.5, t203)
-    t206 = t203 < -176.5
-    t207 = tl.where(t206, -176.5, t205)
-    t208 = tl.fma(c4, t207, c5)
-    t209 = t208 - c5
-    t210 = tl.fma(c6, t209, t207)
-    t211 = t202 - t122
-    t212 = t202 - t211
-    t213 = t122 - t212
-    t214 = t201 - t211
-    t215 = t213 + t214
-    t216 = t138 + t215
-    t217 = tl.fma(var, c31, t216)
-    t218 = t201 * -1.0
-    t219 = tl.fma(mean, c32, t218)
-    t220 = tl.fma(mean, c33, t219)
-    t221 = t220 + t217
-    t222 = tl.where(t200, 0.0, t221)
-    t223 = tl.where(t204, 0.0, t222)
-    t224 = tl.where(t206, 0.0, t223)
-    t225 = tl.fma(c7, t209, t224)
-    t226 = t210 + t225
-    t227 = tl.fma(c8, t226, c9)
-    t228 = tl.fma(t226, t227, c10)
-    t229 = tl.fma(t226, t228, c11)
-    t230 = tl.fma(t226, t229, c12)
-    t231 = t226 * t226
-    t232 = tl.fma(t230, t231, t226)
-    t233 = 1.0 + t232
-    t234 = tl.where(t206, 0.0, t233)
-    t235 = t208.to(tl.int32, bitcast=True)
-    t236 = t235 >> 2
-    t237 = 127 + t236
-    t238 = t237 << 23
-    t239 = t238.to(tl.float32, bitcast=True)
-    t240 = t234 * t239
-    t241 = 1 + t235
-    t242 = t241 >> 2
-    t243 = 127 + t242
-    t244 = t243 << 23
-    t245 = t244.to(tl.float32, bitcast=True)
-    t246 = t245 * t240
-    t247 = 2 + t235
-    t248 = t247 >> 2
-    t249 = 127 + t248
-    t250 = t249 << 23
-    t251 = t250.to(tl.float32, bitcast=True)
-    t252 = t251 * t246
-    t253 = 3 + t235
-    t254 = t253 >> 2
-    t255 = 127 + t254
-    t256 = t255 << 23
-    t257 = t256.to(tl.float32, bitcast=True)
-    t258 = t257 * t252
-    t259 = tl.abs(t198)
-    t260 = tl.fma(0.25, t259, 1.0)
-    t261 = tl.div_rn(1.0, t260)
-    t262 = t261 - 0.25
-    t263 = tl.fma(c17, t262, c18)
-    t264 = tl.fma(t262, t263, c19)
-    t265 = tl.fma(t262, t264, c20)
-    t266 = tl.fma(t262, t265, c21)
-    t267 = tl.fma(t262, t266, c22)
-    t268 = tl.fma(t262, t267, c23)
-    t269 = tl.fma(t262, t268, c24)
-    t270 = tl.fma(t262, t269, c25)
-    t271 = tl.fma(t262, t270, c26)
-    t272 = tl.fma(t262, t271, c27)
-    t273 = tl.fma(t262, t272, c28)
-    t274 = tl.fma(t262, t273, c29)
-    t275 = t261 * t274  # Mills ratio/sqrt(2 pi)
-    t276 = t57 * t275
-    t277 = t100 * t276
-    t278 = t106 * t277
-    t279 = t112 * t278
-    t280 = t118 * t279
-    t281 = t258 - t280
-    t282 = tl.where(t200, t280, t281)
-    t283 = tl.fma(0.5, t282, t184)
-    t284 = t20 + t43
-    t285 = tl.abs(t284)
-    t286 = tl.fma(0.25, t285, 1.0)
-    t287 = tl.div_rn(1.0, t286)
-    t288 = t287 - 0.25
-    t289 = tl.fma(c17, t288, c18)
-    t290 = tl.fma(t288, t289, c19)
-    t291 = tl.fma(t288, t290, c20)
-    t292 = tl.fma(t288, t291, c21)
-    t293 = tl.fma(t288, t292, c22)
-    t294 = tl.fma(t288, t293, c23)
-    t295 = tl.fma(t288, t294, c24)
-    t296 = tl.fma(t288, t295, c25)
-    t297 = tl.fma(t288, t296, c26)
-    t298 = tl.fma(t288, t297, c27)
-    t299 = tl.fma(t288, t298, c28)
-    t300 = tl.fma(t288, t299, c29)
-    t301 = t287 * t300  # Mills ratio/sqrt(2 pi)
-    t302 = t57 * t301
-    t303 = t100 * t302
-    t304 = t106 * t303
-    t305 = t112 * t304
-    t306 = t118 * t305
-    t307 = 1.0 - t306
-    t308 = t20 < 0.0
-    t309 = tl.where(t308, t302, t307)
-    t310 = tl.where(t308, t100, 1.0)
-    t311 = t309 * t310
-    t312 = tl.where(t308, t106, 1.0)
-    t313 = t312 * t311
-    t314 = tl.where(t308, t112, 1.0)
-    t315 = t314 * t313
-    t316 = tl.where(t308, t118, 1.0)
-    t317 = tl.fma(t316, t315, t283)
-    t318 = 0.0 <= var
-    t319 = tl.where(t318, 1.0, var)
-    t320 = tl.sqrt_rn(t319)
-    t321 = tl.where(t318, t317, t320)
-    t322 = 0.5 * t183
-    t323 = tl.fma(-0.5, t282, t322)
-    t324 = tl.where(t308, t307, t302)
-    t325 = tl.where(t308, 1.0, t100)
-    t326 = t324 * t325
-    t327 = tl.where(t308, 1.0, t106)
-    t328 = t327 * t326
-    t329 = tl.where(t308, 1.0, t112)
-    t330 = t329 * t328
-    t331 = tl.where(t308, 1.0, t118)
-    t332 = tl.fma(t331, t330, t323)
-    t333 = t317 * t332
-    t334 = t333 < 0.0
-    t335 = tl.where(t334, 0.0, t333)
-    t336 = tl.where(t318, t335, t320)
-    return (t321, t336)
+    t0 = 1.1529215e+18 < var
+    t1 = tl.where(t0, 9.094947e-13, 1.0)
+    t2 = var < 9.094947e-13
+    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
+    t4 = t3 * (var * t3)
+    t5 = var == 0.0
+    t6 = tl.where(t5, 1.0, t4)
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = tl.abs(mean)
+    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
+    t11 = t8 * t10
+    t12 = 1.1529215e+18 < t11
+    t13 = tl.where(t12, 1.1529215e+18, t11)
+    t14 = t13 * -1.0
+    t15 = mean < 0.0
+    t16 = tl.where(t15, t14, t13)  # mean/sigma
+    t17 = t16 * t16
+    t18 = (-0.5) * t17
+    t19 = t18 < (-176.5)
+    t20 = tl.where(t19, -176.5, t18)
+    t21 = tl.fma(t20, 1.442695, 12582912.0)
+    t22 = t21 - 12582912.0
+    t23 = tl.fma(t22, -0.69314575, t20)
+    t24 = tl.fma(t16, t16, t17 * -1.0)
+    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t26 = t8 * -1.0
+    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t25, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
+    t28 = tl.where(t15, t27 * -1.0, t27)
+    t29 = t23 + tl.fma(t22, -1.4286068e-6, tl.where(t19, 0.0, (-0.5) * tl.fma(t16, t28, tl.fma(t16, t28, t24))))
+    t30 = (tl.where(t19, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
+    t31 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t32 = tl.where(t5, 0.0, t31 * t7)
+    t33 = t32 * (-0.6931472)
+    t34 = t16 + t33
+    t35 = t34 - t33
+    t36 = ((t33 - (t34 - t35)) + (t16 - t35)) + tl.fma(t32, -0.6931472, t33 * -1.0)
+    t37 = tl.where(t5, 0.0, t31 * t25)
+    t38 = (tl.div_rn(1.0, tl.fma(tl.abs(t34 + (t28 + tl.fma(t32, 1.9046542e-9, tl.fma(t37, -0.6931472, t36)))), 0.25,
+        1.0)))
+    t39 = t38 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t40 = (t38 * tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39,
+        tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t41 = t30 * t40
+    t42 = t21.to(tl.int32, bitcast=True)
+    t43 = (((t42 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t44 = t43 * t41
+    t45 = ((127 + ((t42 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t46 = t45 * t44
+    t47 = ((127 + ((t42 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = t47 * t46
+    t49 = ((127 + ((t42 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = t49 * t48
+    t51 = t34 < 0.0
+    t52 = mean * (-0.6931472)
+    t53 = var * 0.2402265
+    t54 = t52 + t53
+    t55 = tl.where(t51, 0.0, t54)
+    t56 = 176.5 < t55
+    t57 = tl.where(t56, 176.5, t55)
+    t58 = t55 < (-176.5)
+    t59 = tl.where(t58, -176.5, t57)
+    t60 = tl.fma(1.442695, t59, 12582912.0)
+    t61 = t60 - 12582912.0
+    t62 = tl.fma(-0.69314575, t61, t59)
+    t63 = t54 - t53
+    t64 = (t53 - (t54 - t63)) + (t52 - t63)
+    t65 = tl.fma(var, 0.2402265, t53 * -1.0)
+    t66 = tl.fma(var, -2.2778894e-10, t64 + t65)
+    t67 = (t62 + tl.fma(-1.4286068e-6, t61, tl.where(t58, 0.0, tl.where(t56, 0.0, tl.where(t51, 0.0, tl.fma(mean,
+        1.9046542e-9, tl.fma(mean, -0.6931472, t52 * -1.0)) + t66)))))
+    t68 = (tl.where(t58, 0.0, 1.0 + tl.fma(tl.fma(t67, tl.fma(t67, tl.fma(t67, tl.fma(0.0013814222, t67, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t67 * t67, t67)))
+    t69 = t60.to(tl.int32, bitcast=True)
+    t70 = t68 * (((127 + (t69 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t71 = (((127 + ((1 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t70
+    t72 = (((127 + ((2 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t71
+    t73 = tl.where(t51, t50, ((((127 + ((3 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t72) - t50)
+    t74 = (-0.5) * t73
+    t75 = t32 * 0.6931472
+    t76 = t16 + t75
+    t77 = t76 - t75
+    t78 = (t76 + (t28 + tl.fma(t32, -1.9046542e-9, tl.fma(t37, 0.6931472, ((t75 - (t76 - t77)) + (t16 - t77)) +
+        tl.fma(t32, 0.6931472, t75 * -1.0)))))
+    t79 = (t78 * -1.0) < 0.0
+    t80 = mean * 0.6931472
+    t81 = t53 + t80
+    t82 = tl.where(t79, 0.0, t81)
+    t83 = 176.5 < t82
+    t84 = tl.where(t83, 176.5, t82)
+    t85 = t82 < (-176.5)
+    t86 = tl.where(t85, -176.5, t84)
+    t87 = tl.fma(1.442695, t86, 12582912.0)
+    t88 = t87 - 12582912.0
+    t89 = tl.fma(-0.69314575, t88, t86)
+    t90 = t81 - t53
+    t91 = tl.fma(var, -2.2778894e-10, t65 + ((t53 - (t81 - t90)) + (t80 - t90)))
+    t92 = (t89 + tl.fma(-1.4286068e-6, t88, tl.where(t85, 0.0, tl.where(t83, 0.0, tl.where(t79, 0.0, tl.fma(mean,
+        -1.9046542e-9, tl.fma(mean, 0.6931472, t80 * -1.0)) + t91)))))
+    t93 = (tl.where(t85, 0.0, 1.0 + tl.fma(tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(0.0013814222, t92, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t92 * t92, t92)))
+    t94 = t87.to(tl.int32, bitcast=True)
+    t95 = t93 * (((127 + (t94 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t96 = (((127 + ((1 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t95
+    t97 = (((127 + ((2 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t96
+    t98 = (((127 + ((3 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t97
+    t99 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t78), 1.0))
+    t100 = t99 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t101 = (t99 * tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100,
+        tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(-0.00152444, t100, -0.0064508854), 0.024710128),
+        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
+        0.16664109), 0.13207589))
+    t102 = t49 * (t47 * (t45 * (t43 * (t30 * t101))))
+    t103 = tl.where(t79, t102, t98 - t102)
+    t104 = tl.fma(0.5, t103, t74)
+    t105 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t16 + t28), 1.0))
+    t106 = t105 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t107 = (t105 * tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106,
+        tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(-0.00152444, t106, -0.0064508854), 0.024710128),
+        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
+        0.16664109), 0.13207589))
+    t108 = t30 * t107
+    t109 = 1.0 - (t49 * (t47 * (t45 * (t43 * t108))))
+    t110 = t16 < 0.0
+    t111 = tl.where(t110, t108, t109) * tl.where(t110, t43, 1.0)
+    t112 = tl.where(t110, t45, 1.0) * t111
+    t113 = tl.where(t110, t47, 1.0) * t112
+    t114 = tl.fma(tl.where(t110, t49, 1.0), t113, t104)
+    t115 = 0.0 <= var
+    t116 = tl.sqrt_rn(tl.where(t115, 1.0, var))
+    t117 = tl.where(t115, t114, t116)
+    t118 = tl.fma(-0.5, t103, 0.5 * t73)
+    t119 = tl.where(t110, t109, t108) * tl.where(t110, 1.0, t43)
+    t120 = tl.where(t110, 1.0, t45) * t119
+    t121 = tl.where(t110, 1.0, t47) * t120
+    t122 = t114 * tl.fma(tl.where(t110, 1.0, t49), t121, t118)
+    t123 = tl.where(t115, tl.where(t122 < 0.0, 0.0, t122), t116)
+    return (t117, t123)
 
 
 @triton.jit
@@ -419,391 +191,151 @@ def logistic_bernoulli_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 
 @triton.jit
 def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    t2 = var < c1
-    c2 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c2, t1)  # power of two that keeps residuals normal
-    t4 = var * t3
-    t5 = t3 * t4
-    t6 = var == 0.0
-    t7 = tl.where(t6, 1.0, t5)
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = tl.abs(mean)
-    t11 = 0.0 < t10
-    t12 = t6 & t11
-    t13 = t3 * t10
-    c3 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t14 = tl.where(t12, c3, t13)
-    t15 = t9 * t14
-    t16 = c0 < t15
-    t17 = tl.where(t16, c0, t15)
-    t18 = t17 * -1.0
-    t19 = mean < 0.0
-    t20 = tl.where(t19, t18, t17)  # mean/sigma
-    c4 = tl.full((), 1099511627776.0, tl.float32)
-    t21 = tl.where(t0, c4, 1.0)
-    c5 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t22 = tl.where(t2, c5, t21)
-    t23 = t22 * t8
-    t24 = tl.where(t6, 0.0, t23)
-    c6 = tl.full((), 0.6931471824645996, tl.float32)
-    t25 = t24 * c6
-    t26 = t20 + t25
-    t27 = t26 - t25
-    t28 = t26 - t27
-    t29 = t25 - t28
-    t30 = t20 - t27
-    t31 = t29 + t30
-    t32 = t25 * -1.0
-    t33 = tl.fma(t24, c6, t32)
-    t34 = t31 + t33
-    t35 = t8 * -1.0
-    t36 = tl.fma(t8, t35, t7)
-    t37 = 0.5 * t9
-    t38 = t36 * t37
-    t39 = t22 * t38
-    t40 = tl.where(t6, 0.0, t39)
-    t41 = tl.fma(t40, c6, t34)
-    c7 = tl.full((), -1.9046542121259336e-09, tl.float32)
-    t42 = tl.fma(t24, c7, t41)
-    t43 = t9 * -1.0
-    t44 = tl.fma(t8, t43, 1.0)
-    t45 = tl.fma(t38, t43, t44)
-    t46 = t9 * t45
-    t47 = t15 * -1.0
-    t48 = tl.fma(t9, t14, t47)
-    t49 = tl.fma(t46, t14, t48)
-    t50 = tl.where(t16, 0.0, t49)
-    t51 = t50 * -1.0
-    t52 = tl.where(t19, t51, t50)
-    t53 = t52 + t42
-    t54 = t26 + t53
-    t55 = t54 * -1.0
-    t56 = t55 < 0.0
-    c8 = tl.full((), 0.24022650718688965, tl.float32)
-    t57 = var * c8
-    t58 = mean * c6
-    t59 = t57 + t58
-    t60 = tl.where(t56, 0.0, t59)
-    t61 = 176.5 < t60
-    t62 = tl.where(t61, 176.5, t60)
-    t63 = t60 < -176.5
-    t64 = tl.where(t63, -176.5, t62)
-    c9 = tl.full((), 1.4426950216293335, tl.float32)
-    c10 = tl.full((), 12582912.0, tl.float32)
-    t65 = tl.fma(c9, t64, c10)
-    t66 = t65 - c10
-    c11 = tl.full((), -0.693145751953125, tl.float32)
-    t67 = tl.fma(c11, t66, t64)
-    t68 = t59 - t57
-    t69 = t59 - t68
-    t70 = t57 - t69
-    t71 = t58 - t68
-    t72 = t70 + t71
-    t73 = t57 * -1.0
-    t74 = tl.fma(var, c8, t73)
-    t75 = t74 + t72
-    c12 = tl.full((), -2.277889404878053e-10, tl.float32)
-    t76 = tl.fma(var, c12, t75)
-    t77 = t58 * -1.0
-    t78 = tl.fma(mean, c6, t77)
-    t79 = tl.fma(mean, c7, t78)
-    t80 = t79 + t76
-    t81 = tl.where(t56, 0.0, t80)
-    t82 = tl.where(t61, 0.0, t81)
-    t83 = tl.where(t63, 0.0, t82)
-    c13 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t84 = tl.fma(c13, t66, t83)
-    t85 = t67 + t84
-    c14 = tl.full((), 0.001381422160193324, tl.float32)
-    c15 = tl.full((), 0.00836889911442995, tl.float32)
-    t86 = tl.fma(c14, t85, c15)
-    c16 = tl.full((), 0.04166840389370918, tl.float32)
-    t87 = tl.fma(t85, t86, c16)
-    c17 = tl.full((), 0.1666651964187622, tl.float32)
-    t88 = tl.fma(t85, t87, c17)
-    c18 = tl.full((), 0.4999999403953552, tl.float32)
-    t89 = tl.fma(t85, t88, c18)
-    t90 = t85 * t85
-    t91 = tl.fma(t89, t90, t85)
-    t92 = 1.0 + t91
-    t93 = tl.where(t63, 0.0, t92)
-    t94 = t65.to(tl.int32, bitcast=True)
-    t95 = t94 >> 2
-    t96 = 127 + t95
-    t97 = t96 << 23
-    t98 = t97.to(tl.float32, bitcast=True)
-    t99 = t93 * t98
-    t100 = 1 + t94
-    t101 = t100 >> 2
-    t102 = 127 + t101
-    t103 = t102 << 23
-    t104 = t103.to(tl.float32, bitcast=True)
-    t105 = t104 * t99
-    t106 = 2 + t94
-    t107 = t106 >> 2
-    t108 = 127 + t107
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t110 * t105
-    t112 = 3 + t94
-    t113 = t112 >> 2
-    t114 = 127 + t113
-    t115 = t114 << 23
-    t116 = t115.to(tl.float32, bitcast=True)
-    t117 = t116 * t111
-    t118 = t20 * t20
-    t119 = t118 * -0.5
-    t120 = t119 < -176.5
-    t121 = tl.where(t120, -176.5, t119)
-    t122 = tl.fma(t121, c9, c10)
-    t123 = t122 - c10
-    t124 = tl.fma(t123, c11, t121)
-    t125 = t118 * -1.0
-    t126 = tl.fma(t20, t20, t125)
-    t127 = tl.fma(t20, t52, t126)
-    t128 = tl.fma(t20, t52, t127)
-    t129 = t128 * -0.5
-    t130 = tl.where(t120, 0.0, t129)
-    t131 = tl.fma(t123, c13, t130)
-    t132 = t124 + t131
-    t133 = tl.fma(t132, c14, c15)
-    t134 = tl.fma(t132, t133, c16)
-    t135 = tl.fma(t132, t134, c17)
-    t136 = tl.fma(t132, t135, c18)
-    t137 = t132 * t132
-    t138 = tl.fma(t136, t137, t132)
-    t139 = 1.0 + t138
-    t140 = tl.where(t120, 0.0, t139)
-    t141 = tl.abs(t54)
-    t142 = tl.fma(0.25, t141, 1.0)
-    t143 = tl.div_rn(1.0, t142)
-    t144 = t143 - 0.25
-    c19 = tl.full((), -0.001524440012872219, tl.float32)
-    c20 = tl.full((), -0.0064508854411542416, tl.float32)
-    t145 = tl.fma(c19, t144, c20)
-    c21 = tl.full((), 0.02471012808382511, tl.float32)
-    t146 = tl.fma(t144, t145, c21)
-    c22 = tl.full((), -0.0066454531624913216, tl.float32)
-    t147 = tl.fma(t144, t146, c22)
-    c23 = tl.full((), -0.026722537353634834, tl.float32)
-    t148 = tl.fma(t144, t147, c23)
-    c24 = tl.full((), -0.02037462592124939, tl.float32)
-    t149 = tl.fma(t144, t148, c24)
-    c25 = tl.full((), 0.018486473709344864, tl.float32)
-    t150 = tl.fma(t144, t149, c25)
-    c26 = tl.full((), 0.08069024980068207, tl.float32)
-    t151 = tl.fma(t144, t150, c26)
-    c27 = tl.full((), 0.1415320783853531, tl.float32)
-    t152 = tl.fma(t144, t151, c27)
-    c28 = tl.full((), 0.17952348291873932, tl.float32)
-    t153 = tl.fma(t144, t152, c28)
-    c29 = tl.full((), 0.18632885813713074, tl.float32)
-    t154 = tl.fma(t144, t153, c29)
-    c30 = tl.full((), 0.16664108633995056, tl.float32)
-    t155 = tl.fma(t144, t154, c30)
-    c31 = tl.full((), 0.13207589089870453, tl.float32)
-    t156 = tl.fma(t144, t155, c31)
-    t157 = t143 * t156  # Mills ratio/sqrt(2 pi)
-    t158 = t140 * t157
-    t159 = t122.to(tl.int32, bitcast=True)
-    t160 = t159 >> 2
-    t161 = t160 + 127
-    t162 = t161 << 23
-    t163 = t162.to(tl.float32, bitcast=True)
-    t164 = t163 * t158
-    t165 = t159 + 1
-    t166 = t165 >> 2
-    t167 = 127 + t166
-    t168 = t167 << 23
-    t169 = t168.to(tl.float32, bitcast=True)
-    t170 = t169 * t164
-    t171 = t159 + 2
-    t172 = t171 >> 2
-    t173 = 127 + t172
-    t174 = t173 << 23
-    t175 = t174.to(tl.float32, bitcast=True)
-    t176 = t175 * t170
-    t177 = t159 + 3
-    t178 = t177 >> 2
-    t179 = 127 + t178
-    t180 = t179 << 23
-    t181 = t180.to(tl.float32, bitcast=True)
-    t182 = t181 * t176
-    t183 = t117 - t182
-    t184 = tl.where(t56, t182, t183)
-    c32 = tl.full((), -0.6931471824645996, tl.float32)
-    t185 = t24 * c32
-    t186 = t20 + t185
-    t187 = t186 - t185
-    t188 = t186 - t187
-    t189 = t185 - t188
-    t190 = t20 - t187
-    t191 = t189 + t190
-    t192 = t185 * -1.0
-    t193 = tl.fma(t24, c32, t192)
-    t194 = t191 + t193
-    t195 = tl.fma(t40, c32, t194)
-    c33 = tl.full((), 1.9046542121259336e-09, tl.float32)
-    t196 = tl.fma(t24, c33, t195)
-    t197 = t52 + t196
-    t198 = t186 + t197
-    t199 = tl.abs(t198)
-    t200 = tl.fma(t199, 0.25, 1.0)
-    t201 = tl.div_rn(1.0, t200)
-    t202 = t201 - 0.25
-    t203 = tl.fma(t202, c19, c20)
-    t204 = tl.fma(t202, t203, c21)
-    t205 = tl.fma(t202, t204, c22)
-    t206 = tl.fma(t202, t205, c23)
-    t207 = tl.fma(t202, t206, c24)
-    t208 = tl.fma(t202, t207, c25)
-    t209 = tl.fma(t202, t208, c26)
-    t210 = tl.fma(t202, t209, c27)
-    t211 = tl.fma(t202, t210, c28)
-    t212 = tl.fma(t202, t211, c29)
-    t213 = tl.fma(t202, t212, c30)
-    t214 = tl.fma(t202, t213, c31)
-    t215 = t201 * t214  # Mills ratio/sqrt(2 pi)
-    t216 = t140 * t215
-    t217 = t163 * t216
-    t218 = t169 * t217
-    t219 = t175 * t218
-    t220 = t181 * t219
-    t221 = t186 < 0.0
-    t222 = mean * c32
-    t223 = t222 + t57
-    t224 = tl.where(t221, 0.0, t223)
-    t225 = 176.5 < t224
-    t226 = tl.where(t225, 176.5, t224)
-    t227 = t224 < -176.5
-    t228 = tl.where(t227, -176.5, t226)
-    t229 = tl.fma(c9, t228, c10)
-    t230 = t229 - c10
-    t231 = tl.fma(c11, t230, t228)
-    t232 = t223 - t57
-    t233 = t223 - t232
-    t234 = t57 - t233
-    t235 = t222 - t232
-    t236 = t234 + t235
-    t237 = t236 + t74
-    t238 = tl.fma(var, c12, t237)
-    t239 = t222 * -1.0
-    t240 = tl.fma(mean, c32, t239)
-    t241 = tl.fma(mean, c33, t240)
-    t242 = t241 + t238
-    t243 = tl.where(t221, 0.0, t242)
-    t244 = tl.where(t225, 0.0, t243)
-    t245 = tl.where(t227, 0.0, t244)
-    t246 = tl.fma(c13, t230, t245)
-    t247 = t231 + t246
-    t248 = tl.fma(c14, t247, c15)
-    t249 = tl.fma(t247, t248, c16)
-    t250 = tl.fma(t247, t249, c17)
-    t251 = tl.fma(t247, t250, c18)
-    t252 = t247 * t247
-    t253 = tl.fma(t251, t252, t247)
-    t254 = 1.0 + t253
-    t255 = tl.where(t227, 0.0, t254)
-    t256 = t229.to(tl.int32, bitcast=True)
-    t257 = t256 >> 2
-    t258 = 127 + t257
-    t259 = t258 << 23
-    t260 = t259.to(tl.float32, bitcast=True)
-    t261 = t255 * t260
-    t262 = 1 + t256
-    t263 = t262 >> 2
-    t264 = 127 + t263
-    t265 = t264 << 23
-    t266 = t265.to(tl.float32, bitcast=True)
-    t267 = t266 * t261
-    t268 = 2 + t256
-    t269 = t268 >> 2
-    t270 = 127 + t269
-    t271 = t270 << 23
-    t272 = t271.to(tl.float32, bitcast=True)
-    t273 = t272 * t267
-    t274 = 3 + t256
-    t275 = t274 >> 2
-    t276 = 127 + t275
-    t277 = t276 << 23
-    t278 = t277.to(tl.float32, bitcast=True)
-    t279 = t278 * t273
-    t280 = t279 - t220
-    t281 = tl.where(t221, t220, t280)
-    t282 = 0.5 * t281
-    t283 = tl.fma(-0.5, t184, t282)
-    t284 = t20 + t52
-    t285 = tl.abs(t284)
-    t286 = tl.fma(0.25, t285, 1.0)
-    t287 = tl.div_rn(1.0, t286)
-    t288 = t287 - 0.25
-    t289 = tl.fma(c19, t288, c20)
-    t290 = tl.fma(t288, t289, c21)
-    t291 = tl.fma(t288, t290, c22)
-    t292 = tl.fma(t288, t291, c23)
-    t293 = tl.fma(t288, t292, c24)
-    t294 = tl.fma(t288, t293, c25)
-    t295 = tl.fma(t288, t294, c26)
-    t296 = tl.fma(t288, t295, c27)
-    t297 = tl.fma(t288, t296, c28)
-    t298 = tl.fma(t288, t297, c29)
-    t299 = tl.fma(t288, t298, c30)
-    t300 = tl.fma(t288, t299, c31)
-    t301 = t287 * t300  # Mills ratio/sqrt(2 pi)
-    t302 = t140 * t301
-    t303 = t163 * t302
-    t304 = t169 * t303
-    t305 = t175 * t304
-    t306 = t181 * t305
-    t307 = 1.0 - t306
-    t308 = t20 < 0.0
-    t309 = tl.where(t308, t307, t302)
-    t310 = tl.where(t308, 1.0, t163)
-    t311 = t309 * t310
-    t312 = tl.where(t308, 1.0, t169)
-    t313 = t312 * t311
-    t314 = tl.where(t308, 1.0, t175)
-    t315 = t314 * t313
-    t316 = tl.where(t308, 1.0, t181)
-    t317 = tl.fma(t316, t315, t283)
-    t318 = -0.5 * t281
-    t319 = tl.fma(0.5, t184, t318)
-    t320 = tl.where(t308, t302, t307)
-    t321 = tl.where(t308, t163, 1.0)
-    t322 = t320 * t321
-    t323 = tl.where(t308, t169, 1.0)
-    t324 = t323 * t322
-    t325 = tl.where(t308, t175, 1.0)
-    t326 = t325 * t324
-    t327 = tl.where(t308, t181, 1.0)
-    t328 = tl.fma(t327, t326, t319)
-    t329 = t317 - t328
-    c34 = tl.full((), 0.3465735912322998, tl.float32)
-    t330 = c34 * t281
-    t331 = tl.fma(c34, t184, t330)
-    t332 = t331 * t329
-    t333 = 0.0 <= var
-    t334 = tl.where(t333, 1.0, var)
-    t335 = tl.sqrt_rn(t334)
-    t336 = tl.where(t333, t332, t335)
-    t337 = tl.where(t333, t331, t335)
-    t338 = t337 * grad_mean
-    t339 = tl.fma(t336, grad_var, t338)
-    c35 = tl.full((), -0.12011325359344482, tl.float32)
-    t340 = t281 * c35
-    c36 = tl.full((), 0.12011325359344482, tl.float32)
-    t341 = tl.fma(t184, c36, t340)
-    t342 = t341 * t329
-    t343 = tl.where(t333, t342, t335)
-    t344 = tl.where(t333, t341, t335)
-    t345 = t344 * grad_mean
-    t346 = tl.fma(t343, grad_var, t345)
-    return (t339, t346)
+    t0 = 1.1529215e+18 < var
+    t1 = tl.where(t0, 9.094947e-13, 1.0)
+    t2 = var < 9.094947e-13
+    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
+    t4 = t3 * (var * t3)
+    t5 = var == 0.0
+    t6 = tl.where(t5, 1.0, t4)
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = tl.abs(mean)
+    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
+    t11 = t8 * t10
+    t12 = 1.1529215e+18 < t11
+    t13 = tl.where(t12, 1.1529215e+18, t11)
+    t14 = t13 * -1.0
+    t15 = mean < 0.0
+    t16 = tl.where(t15, t14, t13)  # mean/sigma
+    t17 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t18 = tl.where(t5, 0.0, t17 * t7)
+    t19 = t18 * 0.6931472
+    t20 = t16 + t19
+    t21 = t20 - t19
+    t22 = ((t19 - (t20 - t21)) + (t16 - t21)) + tl.fma(t18, 0.6931472, t19 * -1.0)
+    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t24 = tl.where(t5, 0.0, t17 * t23)
+    t25 = tl.fma(t18, -1.9046542e-9, tl.fma(t24, 0.6931472, t22))
+    t26 = t8 * -1.0
+    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t23, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
+    t28 = tl.where(t15, t27 * -1.0, t27)
+    t29 = t20 + (t28 + t25)
+    t30 = (t29 * -1.0) < 0.0
+    t31 = var * 0.2402265
+    t32 = mean * 0.6931472
+    t33 = t31 + t32
+    t34 = tl.where(t30, 0.0, t33)
+    t35 = 176.5 < t34
+    t36 = tl.where(t35, 176.5, t34)
+    t37 = t34 < (-176.5)
+    t38 = tl.where(t37, -176.5, t36)
+    t39 = tl.fma(1.442695, t38, 12582912.0)
+    t40 = t39 - 12582912.0
+    t41 = tl.fma(-0.69314575, t40, t38)
+    t42 = t33 - t31
+    t43 = (t31 - (t33 - t42)) + (t32 - t42)
+    t44 = tl.fma(var, 0.2402265, t31 * -1.0)
+    t45 = tl.fma(var, -2.2778894e-10, t44 + t43)
+    t46 = (t41 + tl.fma(-1.4286068e-6, t40, tl.where(t37, 0.0, tl.where(t35, 0.0, tl.where(t30, 0.0, tl.fma(mean,
+        -1.9046542e-9, tl.fma(mean, 0.6931472, t32 * -1.0)) + t45)))))
+    t47 = (tl.where(t37, 0.0, 1.0 + tl.fma(tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(0.0013814222, t46, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t46 * t46, t46)))
+    t48 = t39.to(tl.int32, bitcast=True)
+    t49 = t47 * (((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t50 = (((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
+    t51 = (((127 + ((2 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
+    t52 = (((127 + ((3 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t51
+    t53 = t16 * t16
+    t54 = t53 * (-0.5)
+    t55 = t54 < (-176.5)
+    t56 = tl.where(t55, -176.5, t54)
+    t57 = tl.fma(t56, 1.442695, 12582912.0)
+    t58 = t57 - 12582912.0
+    t59 = (tl.fma(t58, -0.69314575, t56) + tl.fma(t58, -1.4286068e-6, tl.where(t55, 0.0, tl.fma(t16, t28, tl.fma(t16,
+        t28, tl.fma(t16, t16, t53 * -1.0))) * (-0.5))))
+    t60 = (tl.where(t55, 0.0, 1.0 + tl.fma(tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t59 * t59, t59)))
+    t61 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t29), 1.0))
+    t62 = t61 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t63 = (t61 * tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62,
+        tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(-0.00152444, t62, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t64 = t60 * t63
+    t65 = t57.to(tl.int32, bitcast=True)
+    t66 = (((t65 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t67 = t66 * t64
+    t68 = ((127 + ((t65 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t69 = t68 * t67
+    t70 = ((127 + ((t65 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t71 = t70 * t69
+    t72 = ((127 + ((t65 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t73 = t72 * t71
+    t74 = tl.where(t30, t73, t52 - t73)
+    t75 = t18 * (-0.6931472)
+    t76 = t16 + t75
+    t77 = t76 - t75
+    t78 = (tl.div_rn(1.0, tl.fma(tl.abs(t76 + (t28 + tl.fma(t18, 1.9046542e-9, tl.fma(t24, -0.6931472, ((t75 - (t76 -
+        t77)) + (t16 - t77)) + tl.fma(t18, -0.6931472, t75 * -1.0))))), 0.25, 1.0)))
+    t79 = t78 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t80 = (t78 * tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79,
+        tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t81 = t72 * (t70 * (t68 * (t66 * (t60 * t80))))
+    t82 = t76 < 0.0
+    t83 = mean * (-0.6931472)
+    t84 = t83 + t31
+    t85 = tl.where(t82, 0.0, t84)
+    t86 = 176.5 < t85
+    t87 = tl.where(t86, 176.5, t85)
+    t88 = t85 < (-176.5)
+    t89 = tl.where(t88, -176.5, t87)
+    t90 = tl.fma(1.442695, t89, 12582912.0)
+    t91 = t90 - 12582912.0
+    t92 = tl.fma(-0.69314575, t91, t89)
+    t93 = t84 - t31
+    t94 = tl.fma(var, -2.2778894e-10, ((t31 - (t84 - t93)) + (t83 - t93)) + t44)
+    t95 = (t92 + tl.fma(-1.4286068e-6, t91, tl.where(t88, 0.0, tl.where(t86, 0.0, tl.where(t82, 0.0, tl.fma(mean,
+        1.9046542e-9, tl.fma(mean, -0.6931472, t83 * -1.0)) + t94)))))
+    t96 = (tl.where(t88, 0.0, 1.0 + tl.fma(tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(0.0013814222, t95, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t95 * t95, t95)))
+    t97 = t90.to(tl.int32, bitcast=True)
+    t98 = t96 * (((127 + (t97 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t99 = (((127 + ((1 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t98
+    t100 = (((127 + ((2 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t99
+    t101 = tl.where(t82, t81, ((((127 + ((3 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t100) - t81)
+    t102 = tl.fma(-0.5, t74, 0.5 * t101)
+    t103 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t16 + t28), 1.0))
+    t104 = t103 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t105 = (t103 * tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104,
+        tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(-0.00152444, t104, -0.0064508854), 0.024710128),
+        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
+        0.16664109), 0.13207589))
+    t106 = t60 * t105
+    t107 = 1.0 - (t72 * (t70 * (t68 * (t66 * t106))))
+    t108 = t16 < 0.0
+    t109 = tl.where(t108, t107, t106) * tl.where(t108, 1.0, t66)
+    t110 = tl.where(t108, 1.0, t68) * t109
+    t111 = tl.where(t108, 1.0, t70) * t110
+    t112 = tl.fma(tl.where(t108, 1.0, t72), t111, t102)
+    t113 = tl.fma(0.5, t74, (-0.5) * t101)
+    t114 = tl.where(t108, t106, t107) * tl.where(t108, t66, 1.0)
+    t115 = tl.where(t108, t68, 1.0) * t114
+    t116 = tl.where(t108, t70, 1.0) * t115
+    t117 = t112 - tl.fma(tl.where(t108, t72, 1.0), t116, t113)
+    t118 = tl.fma(0.3465736, t74, 0.3465736 * t101)
+    t119 = t118 * t117
+    t120 = 0.0 <= var
+    t121 = tl.sqrt_rn(tl.where(t120, 1.0, var))
+    t122 = tl.fma(tl.where(t120, t119, t121), grad_var, tl.where(t120, t118, t121) * grad_mean)
+    t123 = tl.fma(t74, 0.12011325, t101 * (-0.12011325))
+    t124 = tl.fma(tl.where(t120, t123 * t117, t121), grad_var, tl.where(t120, t123, t121) * grad_mean)
+    return (t122, t124)
 
 
 @triton.jit

@@ -32,280 +32,119 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def logistic_transform_large_variance_forward(mean, var):
-    c0 = tl.full((), 3.289868116378784, tl.float32)
-    t0 = var + c0
+    t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    c2 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c1, c2)
-    t9 = t8 - c2
-    c3 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c3, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = c0 - t13
-    t17 = t15 + t16
-    c4 = tl.full((), 1.7317669076533093e-08, tl.float32)
-    t18 = c4 + t17
-    t19 = t18 + t12
-    t20 = 0.5 * t2
-    t21 = t19 * t20
-    t22 = t2 * -1.0
-    t23 = tl.fma(t1, t22, 1.0)
-    t24 = tl.fma(t21, t22, t23)
-    t25 = t2 * t24
-    t26 = t3 * -1.0
-    t27 = tl.fma(mean, t2, t26)
-    t28 = tl.fma(mean, t25, t27)
-    t29 = t4 * -1.0
-    t30 = tl.fma(t3, t3, t29)
-    t31 = tl.fma(t3, t28, t30)
-    t32 = tl.fma(t3, t28, t31)
-    t33 = t32 * -0.5
-    t34 = tl.where(t6, 0.0, t33)
-    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t9, c5, t34)
-    t36 = t10 + t35
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c10)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = 1.0 + t42
-    t44 = tl.where(t6, 0.0, t43)
-    t45 = t3 + t28
-    t46 = tl.abs(t45)
-    t47 = tl.fma(t46, 0.25, 1.0)
-    t48 = tl.div_rn(1.0, t47)
-    t49 = t48 - 0.25
-    c11 = tl.full((), -0.001524440012872219, tl.float32)
-    c12 = tl.full((), -0.0064508854411542416, tl.float32)
-    t50 = tl.fma(t49, c11, c12)
-    c13 = tl.full((), 0.02471012808382511, tl.float32)
-    t51 = tl.fma(t49, t50, c13)
-    c14 = tl.full((), -0.0066454531624913216, tl.float32)
-    t52 = tl.fma(t49, t51, c14)
-    c15 = tl.full((), -0.026722537353634834, tl.float32)
-    t53 = tl.fma(t49, t52, c15)
-    c16 = tl.full((), -0.02037462592124939, tl.float32)
-    t54 = tl.fma(t49, t53, c16)
-    c17 = tl.full((), 0.018486473709344864, tl.float32)
-    t55 = tl.fma(t49, t54, c17)
-    c18 = tl.full((), 0.08069024980068207, tl.float32)
-    t56 = tl.fma(t49, t55, c18)
-    c19 = tl.full((), 0.1415320783853531, tl.float32)
-    t57 = tl.fma(t49, t56, c19)
-    c20 = tl.full((), 0.17952348291873932, tl.float32)
-    t58 = tl.fma(t49, t57, c20)
-    c21 = tl.full((), 0.18632885813713074, tl.float32)
-    t59 = tl.fma(t49, t58, c21)
-    c22 = tl.full((), 0.16664108633995056, tl.float32)
-    t60 = tl.fma(t49, t59, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t61 = tl.fma(t49, t60, c23)
-    t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
-    t63 = t44 * t62
-    t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 >> 2
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = t64 + 1
-    t71 = t70 >> 2
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = t64 + 2
-    t77 = t76 >> 2
-    t78 = 127 + t77
-    t79 = t78 << 23
-    t80 = t79.to(tl.float32, bitcast=True)
-    t81 = t80 * t75
-    t82 = t64 + 3
-    t83 = t82 >> 2
-    t84 = 127 + t83
-    t85 = t84 << 23
-    t86 = t85.to(tl.float32, bitcast=True)
-    t87 = t86 * t81
-    t88 = 1.0 - t87
-    t89 = t3 < 0.0
-    t90 = tl.where(t89, t63, t88)
-    t91 = tl.where(t89, t68, 1.0)
-    t92 = t90 * t91
-    t93 = tl.where(t89, t74, 1.0)
-    t94 = t93 * t92
-    t95 = tl.where(t89, t80, 1.0)
-    t96 = t95 * t94
-    t97 = tl.where(t89, t86, 1.0)
-    t98 = t97 * t96
-    t99 = 0.0 <= var
-    t100 = tl.where(t99, 1.0, var)
-    t101 = tl.sqrt_rn(t100)
-    t102 = tl.where(t99, t98, t101)
-    t103 = t98 * -1.0
-    t104 = t98 * t103
-    t105 = mean + -1.0
-    c24 = tl.full((), 2.289868116378784, tl.float32)
-    t106 = var + c24
-    t107 = tl.sqrt_rn(t106)
-    t108 = tl.div_rn(1.0, t107)
-    t109 = t105 * t108
-    t110 = t109 * t109
-    t111 = -0.5 * t110
-    t112 = t111 < -176.5
-    t113 = tl.where(t112, -176.5, t111)
-    t114 = tl.fma(c1, t113, c2)
-    t115 = t114 - c2
-    t116 = tl.fma(c3, t115, t113)
-    t117 = t107 * -1.0
-    t118 = tl.fma(t107, t117, t106)
-    t119 = t106 - var
-    t120 = t106 - t119
-    t121 = var - t120
-    t122 = c24 - t119
-    t123 = t121 + t122
-    t124 = c4 + t123
-    t125 = t124 + t118
-    t126 = 0.5 * t108
-    t127 = t125 * t126
-    t128 = t108 * -1.0
-    t129 = tl.fma(t107, t128, 1.0)
-    t130 = tl.fma(t127, t128, t129)
-    t131 = t108 * t130
-    t132 = t109 * -1.0
-    t133 = tl.fma(t105, t108, t132)
-    t134 = t105 - mean
-    t135 = t105 - t134
-    t136 = mean - t135
-    t137 = -1.0 - t134
-    t138 = t136 + t137
-    t139 = tl.fma(t138, t108, t133)
-    t140 = tl.fma(t105, t131, t139)
-    t141 = t110 * -1.0
-    t142 = tl.fma(t109, t109, t141)
-    t143 = tl.fma(t109, t140, t142)
-    t144 = tl.fma(t109, t140, t143)
-    t145 = -0.5 * t144
-    t146 = tl.where(t112, 0.0, t145)
-    t147 = tl.fma(c5, t115, t146)
-    t148 = t116 + t147
-    t149 = tl.fma(c6, t148, c7)
-    t150 = tl.fma(t148, t149, c8)
-    t151 = tl.fma(t148, t150, c9)
-    t152 = tl.fma(t148, t151, c10)
-    t153 = t148 * t148
-    t154 = tl.fma(t152, t153, t148)
-    t155 = 1.0 + t154
-    t156 = tl.where(t112, 0.0, t155)
-    t157 = t109 + t140
-    t158 = tl.abs(t157)
-    t159 = tl.fma(0.25, t158, 1.0)
-    t160 = tl.div_rn(1.0, t159)
-    t161 = t160 - 0.25
-    t162 = tl.fma(c11, t161, c12)
-    t163 = tl.fma(t161, t162, c13)
-    t164 = tl.fma(t161, t163, c14)
-    t165 = tl.fma(t161, t164, c15)
-    t166 = tl.fma(t161, t165, c16)
-    t167 = tl.fma(t161, t166, c17)
-    t168 = tl.fma(t161, t167, c18)
-    t169 = tl.fma(t161, t168, c19)
-    t170 = tl.fma(t161, t169, c20)
-    t171 = tl.fma(t161, t170, c21)
-    t172 = tl.fma(t161, t171, c22)
-    t173 = tl.fma(t161, t172, c23)
-    t174 = t160 * t173  # Mills ratio/sqrt(2 pi)
-    t175 = t156 * t174
-    t176 = t114.to(tl.int32, bitcast=True)
-    t177 = t176 >> 2
-    t178 = 127 + t177
-    t179 = t178 << 23
-    t180 = t179.to(tl.float32, bitcast=True)
-    t181 = t180 * t175
-    t182 = 1 + t176
-    t183 = t182 >> 2
-    t184 = 127 + t183
-    t185 = t184 << 23
-    t186 = t185.to(tl.float32, bitcast=True)
-    t187 = t186 * t181
-    t188 = 2 + t176
-    t189 = t188 >> 2
-    t190 = 127 + t189
-    t191 = t190 << 23
-    t192 = t191.to(tl.float32, bitcast=True)
-    t193 = t192 * t187
-    t194 = 3 + t176
-    t195 = t194 >> 2
-    t196 = 127 + t195
-    t197 = t196 << 23
-    t198 = t197.to(tl.float32, bitcast=True)
-    t199 = t198 * t193
-    t200 = 1.0 - t199
-    t201 = t109 < 0.0
-    t202 = tl.where(t201, t175, t200)
-    t203 = tl.where(t201, t180, 1.0)
-    t204 = t202 * t203
-    t205 = tl.where(t201, t186, 1.0)
-    t206 = t205 * t204
-    t207 = tl.where(t201, t192, 1.0)
-    t208 = t207 * t206
-    t209 = tl.where(t201, t198, 1.0)
-    t210 = tl.fma(t209, t208, t104)
-    t211 = tl.where(t89, t88, t63)
-    t212 = t211 * -1.0
-    t213 = t211 * t212
-    t214 = tl.where(t89, 1.0, t68)
-    t215 = t214 * t214
-    t216 = t215 * t213
-    t217 = tl.where(t89, 1.0, t74)
-    t218 = t217 * t217
-    t219 = t218 * t216
-    t220 = tl.where(t89, 1.0, t80)
-    t221 = t220 * t220
-    t222 = t221 * t219
-    t223 = 2.0 * t211
-    t224 = t214 * t223
-    t225 = t217 * t224
-    t226 = t220 * t225
-    t227 = tl.where(t89, 1.0, t86)
-    t228 = t227 * t226
-    t229 = t227 * t227
-    t230 = tl.fma(t229, t222, t228)
-    t231 = tl.where(t201, t200, t175)
-    t232 = t231 * -1.0
-    t233 = tl.where(t201, 1.0, t180)
-    t234 = t233 * t232
-    t235 = tl.where(t201, 1.0, t186)
-    t236 = t235 * t234
-    t237 = tl.where(t201, 1.0, t192)
-    t238 = t237 * t236
-    t239 = tl.where(t201, 1.0, t198)
-    t240 = tl.fma(t239, t238, t230)
-    t241 = 0.0 < t109
-    t242 = 0.0 < t3
-    t243 = t242 & t241
-    t244 = tl.where(t243, t240, t210)
-    t245 = t244 < 0.0
-    t246 = tl.where(t245, 0.0, t244)
-    t247 = tl.where(t99, t246, t101)
-    return (t102, t247)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = tl.fma(mean, t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0)), tl.fma(mean, t2, t3 * -1.0))
+    t16 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t15, tl.fma(t3, t15, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t17 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
+    t18 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t15), 0.25, 1.0))
+    t19 = t18 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t20 = (t18 * tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
+        tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t21 = t17 * t20
+    t22 = t8.to(tl.int32, bitcast=True)
+    t23 = (((t22 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t24 = t23 * t21
+    t25 = ((127 + ((t22 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t24
+    t27 = ((127 + ((t22 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t22 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = 1.0 - (t29 * t28)
+    t31 = t3 < 0.0
+    t32 = tl.where(t31, t21, t30) * tl.where(t31, t23, 1.0)
+    t33 = tl.where(t31, t25, 1.0) * t32
+    t34 = tl.where(t31, t27, 1.0) * t33
+    t35 = tl.where(t31, t29, 1.0) * t34
+    t36 = 0.0 <= var
+    t37 = tl.sqrt_rn(tl.where(t36, 1.0, var))
+    t38 = tl.where(t36, t35, t37)
+    t39 = t35 * (t35 * -1.0)
+    t40 = mean + (-1.0)
+    t41 = var + 2.289868
+    t42 = tl.sqrt_rn(t41)
+    t43 = tl.div_rn(1.0, t42)
+    t44 = t40 * t43
+    t45 = t44 * t44
+    t46 = (-0.5) * t45
+    t47 = t46 < (-176.5)
+    t48 = tl.where(t47, -176.5, t46)
+    t49 = tl.fma(1.442695, t48, 12582912.0)
+    t50 = t49 - 12582912.0
+    t51 = tl.fma(-0.69314575, t50, t48)
+    t52 = tl.fma(t42, t42 * -1.0, t41)
+    t53 = t41 - var
+    t54 = ((1.7317669e-8 + ((var - (t41 - t53)) + (2.289868 - t53))) + t52) * (0.5 * t43)
+    t55 = t43 * -1.0
+    t56 = t43 * tl.fma(t54, t55, tl.fma(t42, t55, 1.0))
+    t57 = tl.fma(t40, t43, t44 * -1.0)
+    t58 = t40 - mean
+    t59 = tl.fma(t40, t56, tl.fma((mean - (t40 - t58)) + ((-1.0) - t58), t43, t57))
+    t60 = (t51 + tl.fma(-1.4286068e-6, t50, tl.where(t47, 0.0, (-0.5) * tl.fma(t44, t59, tl.fma(t44, t59, tl.fma(t44,
+        t44, t45 * -1.0))))))
+    t61 = (tl.where(t47, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
+    t62 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t44 + t59), 1.0))
+    t63 = t62 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t64 = (t62 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63,
+        tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(-0.00152444, t63, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t65 = t61 * t64
+    t66 = t49.to(tl.int32, bitcast=True)
+    t67 = ((127 + (t66 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t68 = t67 * t65
+    t69 = ((127 + ((1 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t70 = t69 * t68
+    t71 = ((127 + ((2 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t72 = t71 * t70
+    t73 = ((127 + ((3 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t74 = 1.0 - (t73 * t72)
+    t75 = t44 < 0.0
+    t76 = tl.where(t75, t65, t74) * tl.where(t75, t67, 1.0)
+    t77 = tl.where(t75, t69, 1.0) * t76
+    t78 = tl.where(t75, t71, 1.0) * t77
+    t79 = tl.fma(tl.where(t75, t73, 1.0), t78, t39)
+    t80 = tl.where(t31, t30, t21)
+    t81 = t80 * (t80 * -1.0)
+    t82 = tl.where(t31, 1.0, t23)
+    t83 = (t82 * t82) * t81
+    t84 = tl.where(t31, 1.0, t25)
+    t85 = (t84 * t84) * t83
+    t86 = tl.where(t31, 1.0, t27)
+    t87 = (t86 * t86) * t85
+    t88 = t86 * (t84 * (t82 * (2.0 * t80)))
+    t89 = tl.where(t31, 1.0, t29)
+    t90 = t89 * t88
+    t91 = tl.fma(t89 * t89, t87, t90)
+    t92 = tl.where(t75, t74, t65) * -1.0
+    t93 = tl.where(t75, 1.0, t67) * t92
+    t94 = tl.where(t75, 1.0, t69) * t93
+    t95 = tl.where(t75, 1.0, t71) * t94
+    t96 = tl.fma(tl.where(t75, 1.0, t73), t95, t91)
+    t97 = 0.0 < t44
+    t98 = tl.where((0.0 < t3) & t97, t96, t79)
+    t99 = tl.where(t36, tl.where(t98 < 0.0, 0.0, t98), t37)
+    return (t38, t99)
 
 
 @triton.jit
@@ -322,324 +161,131 @@ def logistic_transform_large_variance_forward_kernel(mean_ptr, var_ptr, out_mean
 
 @triton.jit
 def logistic_transform_large_variance_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 3.289868116378784, tl.float32)
-    t0 = var + c0
+    t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c1 = tl.full((), 1.4426950216293335, tl.float32)
-    c2 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c1, c2)
-    t9 = t8 - c2
-    c3 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c3, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = c0 - t13
-    t17 = t15 + t16
-    c4 = tl.full((), 1.7317669076533093e-08, tl.float32)
-    t18 = c4 + t17
-    t19 = t18 + t12
-    t20 = 0.5 * t2
-    t21 = t19 * t20
-    t22 = t2 * -1.0
-    t23 = tl.fma(t1, t22, 1.0)
-    t24 = tl.fma(t21, t22, t23)
-    t25 = t2 * t24
-    t26 = t3 * -1.0
-    t27 = tl.fma(mean, t2, t26)
-    t28 = tl.fma(mean, t25, t27)
-    t29 = t4 * -1.0
-    t30 = tl.fma(t3, t3, t29)
-    t31 = tl.fma(t3, t28, t30)
-    t32 = tl.fma(t3, t28, t31)
-    t33 = t32 * -0.5
-    t34 = tl.where(t6, 0.0, t33)
-    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t9, c5, t34)
-    t36 = t10 + t35
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c6, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c10)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = 1.0 + t42
-    t44 = tl.where(t6, 0.0, t43)
-    t45 = t3 + t28
-    t46 = tl.abs(t45)
-    t47 = tl.fma(t46, 0.25, 1.0)
-    t48 = tl.div_rn(1.0, t47)
-    t49 = t48 - 0.25
-    c11 = tl.full((), -0.001524440012872219, tl.float32)
-    c12 = tl.full((), -0.0064508854411542416, tl.float32)
-    t50 = tl.fma(t49, c11, c12)
-    c13 = tl.full((), 0.02471012808382511, tl.float32)
-    t51 = tl.fma(t49, t50, c13)
-    c14 = tl.full((), -0.0066454531624913216, tl.float32)
-    t52 = tl.fma(t49, t51, c14)
-    c15 = tl.full((), -0.026722537353634834, tl.float32)
-    t53 = tl.fma(t49, t52, c15)
-    c16 = tl.full((), -0.02037462592124939, tl.float32)
-    t54 = tl.fma(t49, t53, c16)
-    c17 = tl.full((), 0.018486473709344864, tl.float32)
-    t55 = tl.fma(t49, t54, c17)
-    c18 = tl.full((), 0.08069024980068207, tl.float32)
-    t56 = tl.fma(t49, t55, c18)
-    c19 = tl.full((), 0.1415320783853531, tl.float32)
-    t57 = tl.fma(t49, t56, c19)
-    c20 = tl.full((), 0.17952348291873932, tl.float32)
-    t58 = tl.fma(t49, t57, c20)
-    c21 = tl.full((), 0.18632885813713074, tl.float32)
-    t59 = tl.fma(t49, t58, c21)
-    c22 = tl.full((), 0.16664108633995056, tl.float32)
-    t60 = tl.fma(t49, t59, c22)
-    c23 = tl.full((), 0.13207589089870453, tl.float32)
-    t61 = tl.fma(t49, t60, c23)
-    t62 = t48 * t61  # Mills ratio/sqrt(2 pi)
-    t63 = t44 * t62
-    t64 = t8.to(tl.int32, bitcast=True)
-    t65 = t64 >> 2
-    t66 = t65 + 127
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t68 * t63
-    t70 = t64 + 1
-    t71 = t70 >> 2
-    t72 = 127 + t71
-    t73 = t72 << 23
-    t74 = t73.to(tl.float32, bitcast=True)
-    t75 = t74 * t69
-    t76 = t64 + 2
-    t77 = t76 >> 2
-    t78 = 127 + t77
-    t79 = t78 << 23
-    t80 = t79.to(tl.float32, bitcast=True)
-    t81 = t80 * t75
-    t82 = t64 + 3
-    t83 = t82 >> 2
-    t84 = 127 + t83
-    t85 = t84 << 23
-    t86 = t85.to(tl.float32, bitcast=True)
-    t87 = t86 * t81
-    t88 = 1.0 - t87
-    t89 = t3 < 0.0
-    t90 = tl.where(t89, t63, t88)
-    t91 = tl.where(t89, t68, 1.0)
-    t92 = t90 * t91
-    t93 = tl.where(t89, t74, 1.0)
-    t94 = t93 * t92
-    t95 = tl.where(t89, t80, 1.0)
-    t96 = t95 * t94
-    t97 = tl.where(t89, t86, 1.0)
-    t98 = t97 * t96
-    t99 = t98 * -1.0
-    t100 = t98 * t99
-    c24 = tl.full((), 2.289868116378784, tl.float32)
-    t101 = var + c24
-    t102 = tl.sqrt_rn(t101)
-    t103 = tl.div_rn(1.0, t102)
-    t104 = mean + -1.0
-    t105 = t103 * t104
-    t106 = t105 * t105
-    t107 = -0.5 * t106
-    t108 = t107 < -176.5
-    t109 = tl.where(t108, -176.5, t107)
-    t110 = tl.fma(c1, t109, c2)
-    t111 = t110 - c2
-    t112 = tl.fma(c3, t111, t109)
-    t113 = t102 * -1.0
-    t114 = tl.fma(t102, t113, t101)
-    t115 = t101 - var
-    t116 = t101 - t115
-    t117 = var - t116
-    t118 = c24 - t115
-    t119 = t117 + t118
-    t120 = c4 + t119
-    t121 = t120 + t114
-    t122 = 0.5 * t103
-    t123 = t121 * t122
-    t124 = t103 * -1.0
-    t125 = tl.fma(t102, t124, 1.0)
-    t126 = tl.fma(t123, t124, t125)
-    t127 = t103 * t126
-    t128 = t105 * -1.0
-    t129 = tl.fma(t103, t104, t128)
-    t130 = tl.fma(t127, t104, t129)
-    t131 = t104 - mean
-    t132 = t104 - t131
-    t133 = mean - t132
-    t134 = -1.0 - t131
-    t135 = t133 + t134
-    t136 = tl.fma(t103, t135, t130)
-    t137 = t106 * -1.0
-    t138 = tl.fma(t105, t105, t137)
-    t139 = tl.fma(t105, t136, t138)
-    t140 = tl.fma(t105, t136, t139)
-    t141 = -0.5 * t140
-    t142 = tl.where(t108, 0.0, t141)
-    t143 = tl.fma(c5, t111, t142)
-    t144 = t112 + t143
-    t145 = tl.fma(c6, t144, c7)
-    t146 = tl.fma(t144, t145, c8)
-    t147 = tl.fma(t144, t146, c9)
-    t148 = tl.fma(t144, t147, c10)
-    t149 = t144 * t144
-    t150 = tl.fma(t148, t149, t144)
-    t151 = 1.0 + t150
-    t152 = tl.where(t108, 0.0, t151)
-    t153 = t105 + t136
-    t154 = tl.abs(t153)
-    t155 = tl.fma(0.25, t154, 1.0)
-    t156 = tl.div_rn(1.0, t155)
-    t157 = t156 - 0.25
-    t158 = tl.fma(c11, t157, c12)
-    t159 = tl.fma(t157, t158, c13)
-    t160 = tl.fma(t157, t159, c14)
-    t161 = tl.fma(t157, t160, c15)
-    t162 = tl.fma(t157, t161, c16)
-    t163 = tl.fma(t157, t162, c17)
-    t164 = tl.fma(t157, t163, c18)
-    t165 = tl.fma(t157, t164, c19)
-    t166 = tl.fma(t157, t165, c20)
-    t167 = tl.fma(t157, t166, c21)
-    t168 = tl.fma(t157, t167, c22)
-    t169 = tl.fma(t157, t168, c23)
-    t170 = t156 * t169  # Mills ratio/sqrt(2 pi)
-    t171 = t152 * t170
-    t172 = t110.to(tl.int32, bitcast=True)
-    t173 = t172 >> 2
-    t174 = 127 + t173
-    t175 = t174 << 23
-    t176 = t175.to(tl.float32, bitcast=True)
-    t177 = t176 * t171
-    t178 = 1 + t172
-    t179 = t178 >> 2
-    t180 = 127 + t179
-    t181 = t180 << 23
-    t182 = t181.to(tl.float32, bitcast=True)
-    t183 = t182 * t177
-    t184 = 2 + t172
-    t185 = t184 >> 2
-    t186 = 127 + t185
-    t187 = t186 << 23
-    t188 = t187.to(tl.float32, bitcast=True)
-    t189 = t188 * t183
-    t190 = 3 + t172
-    t191 = t190 >> 2
-    t192 = 127 + t191
-    t193 = t192 << 23
-    t194 = t193.to(tl.float32, bitcast=True)
-    t195 = t194 * t189
-    t196 = 1.0 - t195
-    t197 = t105 < 0.0
-    t198 = tl.where(t197, t171, t196)
-    t199 = tl.where(t197, t176, 1.0)
-    t200 = t198 * t199
-    t201 = tl.where(t197, t182, 1.0)
-    t202 = t201 * t200
-    t203 = tl.where(t197, t188, 1.0)
-    t204 = t203 * t202
-    t205 = tl.where(t197, t194, 1.0)
-    t206 = tl.fma(t205, t204, t100)
-    t207 = tl.where(t89, t88, t63)
-    t208 = t207 * -1.0
-    t209 = t207 * t208
-    t210 = tl.where(t89, 1.0, t68)
-    t211 = t210 * t210
-    t212 = t211 * t209
-    t213 = tl.where(t89, 1.0, t74)
-    t214 = t213 * t213
-    t215 = t214 * t212
-    t216 = tl.where(t89, 1.0, t80)
-    t217 = t216 * t216
-    t218 = t217 * t215
-    t219 = 2.0 * t207
-    t220 = t210 * t219
-    t221 = t213 * t220
-    t222 = t216 * t221
-    t223 = tl.where(t89, 1.0, t86)
-    t224 = t223 * t222
-    t225 = t223 * t223
-    t226 = tl.fma(t225, t218, t224)
-    t227 = tl.where(t197, t196, t171)
-    t228 = t227 * -1.0
-    t229 = tl.where(t197, 1.0, t176)
-    t230 = t229 * t228
-    t231 = tl.where(t197, 1.0, t182)
-    t232 = t231 * t230
-    t233 = tl.where(t197, 1.0, t188)
-    t234 = t233 * t232
-    t235 = tl.where(t197, 1.0, t194)
-    t236 = tl.fma(t235, t234, t226)
-    t237 = 0.0 < t105
-    t238 = 0.0 < t3
-    t239 = t238 & t237
-    t240 = tl.where(t239, t236, t206)
-    t241 = t240 < 0.0
-    t242 = t98 * -2.0
-    t243 = t2 + t25
-    c25 = tl.full((), 0.3989422917366028, tl.float32)
-    t244 = c25 * t243
-    t245 = t244 * t44
-    t246 = t68 * t245
-    t247 = t74 * t246
-    t248 = t80 * t247
-    t249 = t86 * t248
-    t250 = t249 * t242
-    t251 = t103 + t127
-    t252 = c25 * t251
-    t253 = t252 * t152
-    t254 = t176 * t253
-    t255 = t182 * t254
-    t256 = t188 * t255
-    t257 = tl.fma(t194, t256, t250)
-    t258 = tl.where(t241, 0.0, t257)
-    t259 = 0.0 <= var
-    t260 = tl.where(t259, 1.0, var)
-    t261 = tl.sqrt_rn(t260)
-    t262 = tl.where(t259, t258, t261)
-    t263 = tl.where(t259, t249, t261)
-    t264 = t263 * grad_mean
-    t265 = tl.fma(t262, grad_var, t264)
-    c26 = tl.full((), -0.1994711458683014, tl.float32)
-    t266 = c26 * t45
-    t267 = t243 * t266
-    t268 = t243 * t267
-    t269 = t44 * t268
-    t270 = t68 * t269
-    t271 = t74 * t270
-    t272 = t80 * t271
-    t273 = t86 * t272
-    t274 = t273 * t242
-    t275 = t104 + t135
-    t276 = c26 * t275
-    t277 = t251 * t276
-    t278 = t251 * t277
-    t279 = t251 * t278
-    t280 = t152 * t279
-    t281 = t176 * t280
-    t282 = t182 * t281
-    t283 = t188 * t282
-    t284 = tl.fma(t194, t283, t274)
-    t285 = tl.where(t241, 0.0, t284)
-    t286 = tl.where(t259, t285, t261)
-    t287 = tl.where(t259, t273, t261)
-    t288 = t287 * grad_mean
-    t289 = tl.fma(t286, grad_var, t288)
-    return (t265, t289)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
+    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
+    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
+    t19 = t3 + t16
+    t20 = tl.div_rn(1.0, tl.fma(tl.abs(t19), 0.25, 1.0))
+    t21 = t20 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t22 = (t20 * tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
+        tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t23 = t18 * t22
+    t24 = t8.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t23
+    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = 1.0 - (t31 * t30)
+    t33 = t3 < 0.0
+    t34 = tl.where(t33, t23, t32) * tl.where(t33, t25, 1.0)
+    t35 = tl.where(t33, t27, 1.0) * t34
+    t36 = tl.where(t33, t29, 1.0) * t35
+    t37 = tl.where(t33, t31, 1.0) * t36
+    t38 = t37 * (t37 * -1.0)
+    t39 = var + 2.289868
+    t40 = tl.sqrt_rn(t39)
+    t41 = tl.div_rn(1.0, t40)
+    t42 = mean + (-1.0)
+    t43 = t41 * t42
+    t44 = t43 * t43
+    t45 = (-0.5) * t44
+    t46 = t45 < (-176.5)
+    t47 = tl.where(t46, -176.5, t45)
+    t48 = tl.fma(1.442695, t47, 12582912.0)
+    t49 = t48 - 12582912.0
+    t50 = tl.fma(-0.69314575, t49, t47)
+    t51 = tl.fma(t40, t40 * -1.0, t39)
+    t52 = t39 - var
+    t53 = ((1.7317669e-8 + ((var - (t39 - t52)) + (2.289868 - t52))) + t51) * (0.5 * t41)
+    t54 = t41 * -1.0
+    t55 = t41 * tl.fma(t53, t54, tl.fma(t40, t54, 1.0))
+    t56 = tl.fma(t55, t42, tl.fma(t41, t42, t43 * -1.0))
+    t57 = t42 - mean
+    t58 = (mean - (t42 - t57)) + ((-1.0) - t57)
+    t59 = tl.fma(t41, t58, t56)
+    t60 = (t50 + tl.fma(-1.4286068e-6, t49, tl.where(t46, 0.0, (-0.5) * tl.fma(t43, t59, tl.fma(t43, t59, tl.fma(t43,
+        t43, t44 * -1.0))))))
+    t61 = (tl.where(t46, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
+    t62 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43 + t59), 1.0))
+    t63 = t62 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t64 = (t62 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63,
+        tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(-0.00152444, t63, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t65 = t61 * t64
+    t66 = t48.to(tl.int32, bitcast=True)
+    t67 = ((127 + (t66 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t68 = t67 * t65
+    t69 = ((127 + ((1 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t70 = t69 * t68
+    t71 = ((127 + ((2 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t72 = t71 * t70
+    t73 = ((127 + ((3 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t74 = 1.0 - (t73 * t72)
+    t75 = t43 < 0.0
+    t76 = tl.where(t75, t65, t74) * tl.where(t75, t67, 1.0)
+    t77 = tl.where(t75, t69, 1.0) * t76
+    t78 = tl.where(t75, t71, 1.0) * t77
+    t79 = tl.fma(tl.where(t75, t73, 1.0), t78, t38)
+    t80 = tl.where(t33, t32, t23)
+    t81 = t80 * (t80 * -1.0)
+    t82 = tl.where(t33, 1.0, t25)
+    t83 = (t82 * t82) * t81
+    t84 = tl.where(t33, 1.0, t27)
+    t85 = (t84 * t84) * t83
+    t86 = tl.where(t33, 1.0, t29)
+    t87 = (t86 * t86) * t85
+    t88 = t86 * (t84 * (t82 * (2.0 * t80)))
+    t89 = tl.where(t33, 1.0, t31)
+    t90 = t89 * t88
+    t91 = tl.fma(t89 * t89, t87, t90)
+    t92 = tl.where(t75, t74, t65) * -1.0
+    t93 = tl.where(t75, 1.0, t67) * t92
+    t94 = tl.where(t75, 1.0, t69) * t93
+    t95 = tl.where(t75, 1.0, t71) * t94
+    t96 = tl.fma(tl.where(t75, 1.0, t73), t95, t91)
+    t97 = 0.0 < t43
+    t98 = tl.where((0.0 < t3) & t97, t96, t79) < 0.0
+    t99 = t37 * (-2.0)
+    t100 = t2 + t15
+    t101 = t31 * (t29 * (t27 * (t25 * ((0.3989423 * t100) * t18))))
+    t102 = t101 * t99
+    t103 = t41 + t55
+    t104 = tl.where(t98, 0.0, tl.fma(t73, t71 * (t69 * (t67 * ((0.3989423 * t103) * t61))), t102))
+    t105 = 0.0 <= var
+    t106 = tl.sqrt_rn(tl.where(t105, 1.0, var))
+    t107 = tl.fma(tl.where(t105, t104, t106), grad_var, tl.where(t105, t101, t106) * grad_mean)
+    t108 = t31 * (t29 * (t27 * (t25 * (t18 * (t100 * (t100 * ((-0.19947115) * t19)))))))
+    t109 = t108 * t99
+    t110 = (tl.fma(tl.where(t105, tl.where(t98, 0.0, tl.fma(t73, t71 * (t69 * (t67 * (t61 * (t103 * (t103 * (t103 *
+        ((-0.19947115) * (t42 + t58)))))))), t109)), t106), grad_var, tl.where(t105, t108, t106) * grad_mean))
+    return (t107, t110)
 
 
 @triton.jit

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,10 +48,9 @@ static inline __attribute__((always_inline)) void logsigmoid_exact_forward_eleme
                                                                                    float *restrict out_mean,
                                                                                    float *restrict out_var)
 {
-    const float c0 = 0x1.47ae14p+1f;  // 2.55999994
-    const float t0 = var + c0;
+    const float t0 = var + 2.56f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const _Bool t3 = mean < 0.0f;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
     const float t5 = -t2;
@@ -56,579 +59,118 @@ static inline __attribute__((always_inline)) void logsigmoid_exact_forward_eleme
     const _Bool t8 = var == 0.0f;
     const _Bool t9 = t5 < (-87.25f);
     const float t10 = t9 ? (-87.25f) : t5;
-    const _Bool t11 = t6 < 0.0f;
-    const float t12 = t11 ? 0.0f : t6;
-    const float t13 = __builtin_sqrtf(t4);
-    const float c1 = 0x1.715476p+0f;  // 1.44269502
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t14 = __builtin_fmaf(c1, t10, c2);
-    const float t15 = t14 - c2;
-    const uint32_t t16 = as_bits(t14);
-    const uint32_t t17 = 127u + t16;
-    const uint32_t t18 = t17 << 23u;
-    const float t19 = as_float(t18);
-    const float c3 = -0x1.62e4p-1f;  // -0.693145752
-    const float t20 = __builtin_fmaf(c3, t15, t10);
-    const float c4 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t21 = c4 * t15;
-    const float t22 = t20 + t21;
-    const float t23 = 1.0f / t13;
-    const float t24 = -t13;
-    const float t25 = __builtin_fmaf(t13, t24, t4);
-    const float c5 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c6 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t26 = __builtin_fmaf(c5, t22, c6);
-    const float c7 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t27 = __builtin_fmaf(t22, t26, c7);
-    const float c8 = 0x1.55549p-3f;  // 0.166665196
-    const float t28 = __builtin_fmaf(t22, t27, c8);
-    const float c9 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t29 = __builtin_fmaf(t22, t28, c9);
-    const float t30 = t22 * t22;
-    const float t31 = __builtin_fmaf(t29, t30, t22);
-    const float t32 = 1.0f + t31;
-    const float t33 = t32 * t19;
-    const float t34 = t9 ? 0.0f : t33;
-    const float t35 = 0.5f * t23;
-    const float t36 = t25 * t35;
-    const float t37 = -t23;
-    const float t38 = __builtin_fmaf(t13, t37, 1.0f);
-    const float t39 = __builtin_fmaf(t36, t37, t38);
-    const float t40 = t13 + t36;
-    const float t41 = t23 * t39;
-    const float t42 = t23 + t41;
-    const float t43 = 2.0f + t34;
-    const float t44 = 1.0f / t43;
-    const float t45 = t34 * t44;
-    const float t46 = mean * t42;
-    const float c10 = 0x1.99999ap+0f;  // 1.60000002
-    const float t47 = t42 * c10;
-    const float c11 = -0x1.3e6666p+3f;  // -9.94999981
-    const _Bool t48 = t46 < c11;
-    const float t49 = t48 ? c11 : t46;
-    const float t50 = __builtin_fabsf(t46);
-    const float c12 = 0x1.3e6666p+3f;  // 9.94999981
-    const _Bool t51 = c12 < t50;
-    const float t52 = 2.0f * t47;
-    const float t53 = __builtin_fmaf(t47, t52, (-1.0f));
-    const float t54 = __builtin_fmaf(2.0f, t47, (-1.0f));
-    const _Bool t55 = c12 < t49;
-    const float t56 = t55 ? c12 : t49;  // (mean - centre)/w
-    const float t57 = t56 * t56;
-    const float t58 = t45 * t45;
-    const float c13 = 0x1.d55596p-1f;  // 0.916668594
-    const float c14 = 0x1.080024p+3f;  // 8.25001717
-    const float t59 = __builtin_fmaf(t57, c13, c14);
-    const float t60 = t57 * (-0.5f);
-    const float t61 = __builtin_sqrtf(t59);
-    const float t62 = 1.0f / t61;
-    const float t63 = t56 * t62;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float c15 = 0x1.208bdp-2f;  // 0.281783342
-    const float c16 = 0x1.1e510ap-2f;  // 0.279606014
-    const float t64 = __builtin_fmaf(t58, c15, c16);
-    const float c17 = 0x1.99dae6p-2f;  // 0.400249094
-    const float t65 = __builtin_fmaf(t58, t64, c17);
-    const float c18 = 0x1.5554ep-1f;  // 0.66666317
-    const float t66 = __builtin_fmaf(t58, t65, c18);
-    const float t67 = __builtin_fmaf(t58, t66, 2.0f);
-    const float t68 = __builtin_fmaf(t45, t67, t12);
-    const float t69 = -t68;
-    const float t70 = __builtin_fmaf(t60, c1, c2);
-    const float t71 = t70 - c2;
-    const uint32_t t72 = as_bits(t70);
-    const uint32_t t73 = t72 + 127u;
-    const uint32_t t74 = t73 << 23u;
-    const float t75 = as_float(t74);
-    const float t76 = __builtin_fmaf(t71, c3, t60);
-    const float t77 = t71 * c4;
-    const float t78 = t76 + t77;
-    const float t79 = __builtin_fmaf(t78, c5, c6);
-    const float t80 = __builtin_fmaf(t78, t79, c7);
-    const float t81 = __builtin_fmaf(t78, t80, c8);
-    const float t82 = __builtin_fmaf(t78, t81, c9);
-    const float t83 = t78 * t78;
-    const float t84 = __builtin_fmaf(t82, t83, t78);
-    const float t85 = 1.0f + t84;
-    const float t86 = t85 * t75;
-    const float t87 = t63 * 2.0f;
-    const float t88 = __builtin_fmaf(t63, t87, (-1.0f));
-    const float t89 = __builtin_fabsf(t63);
-    const float t90 = t89 - 0.5f;
-    const float c19 = -0x1.60620cp+0f;  // -1.37649608
-    const float c20 = 0x1.97b7b6p-4f;  // 0.0995404348
-    const float t91 = __builtin_fmaf(t90, c19, c20);
-    const float c21 = -0x1.1ff7e4p-3f;  // -0.140609533
-    const float t92 = __builtin_fmaf(t90, t91, c21);
-    const float c22 = 0x1.00ecf4p-1f;  // 0.501807809
-    const float t93 = __builtin_fmaf(t90, t92, c22);
-    const float c23 = -0x1.dd925cp-2f;  // -0.466378629
-    const float t94 = __builtin_fmaf(t90, t93, c23);
-    const float c24 = 0x1.c9322cp-2f;  // 0.446480453
-    const float t95 = __builtin_fmaf(t90, t94, c24);
-    const float c25 = -0x1.cd9848p-2f;  // -0.450776219
-    const float t96 = __builtin_fmaf(t90, t95, c25);
-    const float c26 = 0x1.bb7b06p-2f;  // 0.433086485
-    const float t97 = __builtin_fmaf(t90, t96, c26);
-    const float c27 = -0x1.94ee0cp-2f;  // -0.395439327
-    const float t98 = __builtin_fmaf(t90, t97, c27);
-    const float c28 = 0x1.5758fcp-2f;  // 0.335300386
-    const float t99 = __builtin_fmaf(t90, t98, c28);
-    const float c29 = -0x1.094ba6p-2f;  // -0.259077638
-    const float t100 = __builtin_fmaf(t90, t99, c29);
-    const float c30 = 0x1.4d4a62p-4f;  // 0.0813697651
-    const float t101 = __builtin_fmaf(t90, t100, c30);
-    const float t102 = t86 * t101;
-    const float t103 = -t102;
-    const float c31 = -0x1.6d8508p-7f;  // -0.0111547746
-    const float c32 = 0x1.2079a2p-7f;  // 0.00880356226
-    const float t104 = __builtin_fmaf(t88, c31, c32);
-    const float c33 = 0x1.188028p-6f;  // 0.0171203986
-    const float t105 = __builtin_fmaf(t88, t104, c33);
-    const float c34 = -0x1.9c87f2p-7f;  // -0.0125894481
-    const float t106 = __builtin_fmaf(t88, t105, c34);
-    const float c35 = -0x1.d42ff6p-8f;  // -0.00714397198
-    const float t107 = __builtin_fmaf(t88, t106, c35);
-    const float c36 = 0x1.1a2134p-8f;  // 0.00430495758
-    const float t108 = __builtin_fmaf(t88, t107, c36);
-    const float c37 = 0x1.ac466cp-11f;  // 0.000816869899
-    const float t109 = __builtin_fmaf(t88, t108, c37);
-    const float c38 = -0x1.772e76p-14f;  // -8.94502373e-05
-    const float t110 = __builtin_fmaf(t88, t109, c38);
-    const float c39 = -0x1.8852fcp-14f;  // -9.35373682e-05
-    const float t111 = __builtin_fmaf(t88, t110, c39);
-    const float c40 = 0x1.35eb72p-8f;  // 0.00472899945
-    const float c41 = -0x1.2547e2p-7f;  // -0.00895021949
-    const float t112 = __builtin_fmaf(t88, c40, c41);
-    const float c42 = -0x1.179cd8p-12f;  // -0.000266659423
-    const float t113 = __builtin_fmaf(t88, t112, c42);
-    const float c43 = 0x1.d004d2p-8f;  // 0.00708036544
-    const float t114 = __builtin_fmaf(t88, t113, c43);
-    const float c44 = -0x1.69cb1ap-10f;  // -0.00138013216
-    const float t115 = __builtin_fmaf(t88, t114, c44);
-    const float c45 = -0x1.6853e8p-10f;  // -0.00137454132
-    const float t116 = __builtin_fmaf(t88, t115, c45);
-    const float c46 = 0x1.2d4dfcp-15f;  // 3.59183105e-05
-    const float t117 = __builtin_fmaf(t88, t116, c46);
-    const float c47 = 0x1.da1e42p-14f;  // 0.000113038586
-    const float t118 = __builtin_fmaf(t88, t117, c47);
-    const float c48 = 0x1.533688p-10f;  // 0.00129399495
-    const float c49 = 0x1.7ef9d4p-15f;  // 4.56542839e-05
-    const float t119 = __builtin_fmaf(t88, c48, c49);
-    const float c50 = -0x1.9945ep-8f;  // -0.0062450096
-    const float t120 = __builtin_fmaf(t88, t119, c50);
-    const float c51 = -0x1.5ff9f6p-9f;  // -0.0026853669
-    const float t121 = __builtin_fmaf(t88, t120, c51);
-    const float c52 = 0x1.c84e3p-7f;  // 0.0139253363
-    const float t122 = __builtin_fmaf(t88, t121, c52);
-    const float c53 = 0x1.54b39cp-7f;  // 0.0103973877
-    const float t123 = __builtin_fmaf(t88, t122, c53);
-    const float c54 = -0x1.3585d8p-6f;  // -0.0188917741
-    const float t124 = __builtin_fmaf(t88, t123, c54);
-    const float c55 = -0x1.e8c914p-7f;  // -0.0149165485
-    const float t125 = __builtin_fmaf(t88, t124, c55);
-    const float c56 = 0x1.3263cep-6f;  // 0.0187005531
-    const float t126 = __builtin_fmaf(t88, t125, c56);
-    const float c57 = 0x1.0e1c7cp-8f;  // 0.00412157085
-    const float t127 = __builtin_fmaf(t88, t126, c57);
-    const float c58 = -0x1.b26f1cp-8f;  // -0.00662893709
-    const float t128 = __builtin_fmaf(t88, t127, c58);
-    const float c59 = 0x1.d43cf4p-11f;  // 0.000893093296
-    const float t129 = __builtin_fmaf(t88, t128, c59);
-    const float c60 = 0x1.2b6dbcp-7f;  // 0.00913783722
-    const float c61 = -0x1.215722p-8f;  // -0.00441498356
-    const float t130 = __builtin_fmaf(t88, c60, c61);
-    const float c62 = -0x1.d67c2cp-7f;  // -0.0143580642
-    const float t131 = __builtin_fmaf(t88, t130, c62);
-    const float c63 = 0x1.8b15b4p-8f;  // 0.00602851529
-    const float t132 = __builtin_fmaf(t88, t131, c63);
-    const float c64 = 0x1.95c5dcp-8f;  // 0.00619160291
-    const float t133 = __builtin_fmaf(t88, t132, c64);
-    const float c65 = -0x1.f63794p-10f;  // -0.00191580621
-    const float t134 = __builtin_fmaf(t88, t133, c65);
-    const float c66 = -0x1.6744b8p-11f;  // -0.000685250154
-    const float t135 = __builtin_fmaf(t88, t134, c66);
-    const float c67 = 0x1.968258p-14f;  // 9.69193352e-05
-    const float t136 = __builtin_fmaf(t88, t135, c67);
-    const float t137 = __builtin_fmaf(t54, t136, t111);
-    const float c68 = -0x1.b421bep-8f;  // -0.00665484322
-    const float c69 = -0x1.df187ap-8f;  // -0.00731041888
-    const float t138 = __builtin_fmaf(t88, c68, c69);
-    const float c70 = 0x1.9c80a8p-7f;  // 0.0125885792
-    const float t139 = __builtin_fmaf(t88, t138, c70);
-    const float c71 = 0x1.d13f3cp-7f;  // 0.014198212
-    const float t140 = __builtin_fmaf(t88, t139, c71);
-    const float c72 = -0x1.c6e076p-8f;  // -0.00694086915
-    const float t141 = __builtin_fmaf(t88, t140, c72);
-    const float c73 = -0x1.228f52p-7f;  // -0.00886718277
-    const float t142 = __builtin_fmaf(t88, t141, c73);
-    const float c74 = 0x1.6add4ap-10f;  // 0.00138421787
-    const float t143 = __builtin_fmaf(t88, t142, c74);
-    const float c75 = 0x1.833cc2p-10f;  // 0.0014771932
-    const float t144 = __builtin_fmaf(t88, t143, c75);
-    const float c76 = -0x1.21e6e4p-15f;  // -3.45590015e-05
-    const float t145 = __builtin_fmaf(t88, t144, c76);
-    const float t146 = __builtin_fmaf(t54, t137, t145);
-    const float c77 = -0x1.a194e4p-8f;  // -0.00637178961
-    const float c78 = 0x1.7cef6p-8f;  // 0.00581260771
-    const float t147 = __builtin_fmaf(t88, c77, c78);
-    const float c79 = 0x1.896b6cp-8f;  // 0.00600310694
-    const float t148 = __builtin_fmaf(t88, t147, c79);
-    const float c80 = -0x1.620d0ep-8f;  // -0.00540238945
-    const float t149 = __builtin_fmaf(t88, t148, c80);
-    const float c81 = -0x1.062266p-10f;  // -0.00099996326
-    const float t150 = __builtin_fmaf(t88, t149, c81);
-    const float c82 = 0x1.e0e266p-11f;  // 0.000917214144
-    const float t151 = __builtin_fmaf(t88, t150, c82);
-    const float c83 = -0x1.d484p-17f;  // -1.39628537e-05
-    const float t152 = __builtin_fmaf(t88, t151, c83);
-    const float t153 = __builtin_fmaf(t54, t152, t118);
-    const float c84 = 0x1.cdc88ap-9f;  // 0.00352312741
-    const float c85 = 0x1.caf87p-9f;  // 0.00350166671
-    const float t154 = __builtin_fmaf(t88, c84, c85);
-    const float c86 = -0x1.72d9d2p-8f;  // -0.00565873506
-    const float t155 = __builtin_fmaf(t88, t154, c86);
-    const float c87 = -0x1.1d583p-7f;  // -0.00870802253
-    const float t156 = __builtin_fmaf(t88, t155, c87);
-    const float c88 = 0x1.4aff8ap-8f;  // 0.00505063171
-    const float t157 = __builtin_fmaf(t88, t156, c88);
-    const float c89 = 0x1.1f3188p-8f;  // 0.00438222475
-    const float t158 = __builtin_fmaf(t88, t157, c89);
-    const float c90 = -0x1.dbc94p-10f;  // -0.00181498006
-    const float t159 = __builtin_fmaf(t88, t158, c90);
-    const float c91 = -0x1.68f9e2p-13f;  // -0.00017212682
-    const float t160 = __builtin_fmaf(t88, t159, c91);
-    const float t161 = __builtin_fmaf(t54, t153, t160);
-    const float c92 = 0x1.4b6fb4p-11f;  // 0.000632164651
-    const float c93 = 0x1.6150bap-14f;  // 8.42369409e-05
-    const float t162 = __builtin_fmaf(t88, c92, c93);
-    const float c94 = -0x1.cbc576p-10f;  // -0.00175388844
-    const float t163 = __builtin_fmaf(t88, t162, c94);
-    const float c95 = 0x1.ebdefcp-11f;  // 0.000938169542
-    const float t164 = __builtin_fmaf(t88, t163, c95);
-    const float c96 = 0x1.d4a4dcp-11f;  // 0.000893867458
-    const float t165 = __builtin_fmaf(t88, t164, c96);
-    const float c97 = -0x1.dcafc8p-11f;  // -0.000909207622
-    const float t166 = __builtin_fmaf(t88, t165, c97);
-    const float c98 = 0x1.24e47p-14f;  // 6.98309741e-05
-    const float t167 = __builtin_fmaf(t88, t166, c98);
-    const float c99 = 0x1.50603p-14f;  // 8.01982242e-05
-    const float t168 = __builtin_fmaf(t88, t167, c99);
-    const float c100 = -0x1.61ede8p-11f;  // -0.000675066607
-    const float c101 = -0x1.5f39e4p-9f;  // -0.00267964276
-    const float t169 = __builtin_fmaf(t88, c100, c101);
-    const float c102 = 0x1.c42e28p-9f;  // 0.00344986189
-    const float t170 = __builtin_fmaf(t88, t169, c102);
-    const float c103 = 0x1.3bba42p-8f;  // 0.00481762039
-    const float t171 = __builtin_fmaf(t88, t170, c103);
-    const float c104 = -0x1.6d4a1p-8f;  // -0.00557387248
-    const float t172 = __builtin_fmaf(t88, t171, c104);
-    const float c105 = -0x1.8db234p-10f;  // -0.00151709025
-    const float t173 = __builtin_fmaf(t88, t172, c105);
-    const float c106 = 0x1.5b4b46p-9f;  // 0.00264964323
-    const float t174 = __builtin_fmaf(t88, t173, c106);
-    const float c107 = -0x1.82313ep-12f;  // -0.000368301728
-    const float t175 = __builtin_fmaf(t88, t174, c107);
-    const float c108 = -0x1.13ada8p-13f;  // -0.000131453678
-    const float t176 = __builtin_fmaf(t88, t175, c108);
-    const float c109 = 0x1.ad2924p-10f;  // 0.00163711817
-    const float c110 = 0x1.4cbbeep-9f;  // 0.00253855973
-    const float t177 = __builtin_fmaf(t88, c109, c110);
-    const float c111 = -0x1.273c98p-8f;  // -0.00450495444
-    const float t178 = __builtin_fmaf(t88, t177, c111);
-    const float c112 = -0x1.c63684p-8f;  // -0.00693073962
-    const float t179 = __builtin_fmaf(t88, t178, c112);
-    const float c113 = 0x1.754deap-9f;  // 0.00284808618
-    const float t180 = __builtin_fmaf(t88, t179, c113);
-    const float c114 = 0x1.48c4d2p-7f;  // 0.0100332284
-    const float t181 = __builtin_fmaf(t88, t180, c114);
-    const float c115 = -0x1.65c406p-9f;  // -0.0027295358
-    const float t182 = __builtin_fmaf(t88, t181, c115);
-    const float c116 = -0x1.39a9f2p-8f;  // -0.00478613051
-    const float t183 = __builtin_fmaf(t88, t182, c116);
-    const float c117 = 0x1.cf585ap-10f;  // 0.00176752137
-    const float t184 = __builtin_fmaf(t88, t183, c117);
-    const float c118 = 0x1.f9a076p-14f;  // 0.000120550823
-    const float t185 = __builtin_fmaf(t88, t184, c118);
-    const float c119 = -0x1.0f1abcp-12f;  // -0.000258545333
-    const float c120 = 0x1.f17118p-11f;  // 0.000948794885
-    const float t186 = __builtin_fmaf(t88, c119, c120);
-    const float c121 = 0x1.4dcaa4p-10f;  // 0.00127331377
-    const float t187 = __builtin_fmaf(t88, t186, c121);
-    const float c122 = -0x1.d436d4p-9f;  // -0.00357219065
-    const float t188 = __builtin_fmaf(t88, t187, c122);
-    const float c123 = -0x1.2d2764p-8f;  // -0.00459524337
-    const float t189 = __builtin_fmaf(t88, t188, c123);
-    const float c124 = 0x1.cc801ep-10f;  // 0.00175666984
-    const float t190 = __builtin_fmaf(t88, t189, c124);
-    const float c125 = 0x1.586da4p-7f;  // 0.0105111171
-    const float t191 = __builtin_fmaf(t88, t190, c125);
-    const float c126 = 0x1.f144dcp-7f;  // 0.015175445
-    const float t192 = __builtin_fmaf(t88, t191, c126);
-    const float c127 = -0x1.2c5824p-5f;  // -0.0366631225
-    const float t193 = __builtin_fmaf(t88, t192, c127);
-    const float c128 = 0x1.8ccf06p-8f;  // 0.00605482003
-    const float t194 = __builtin_fmaf(t88, t193, c128);
-    const float c129 = 0x1.0dfa72p-6f;  // 0.0164781678
-    const float t195 = __builtin_fmaf(t88, t194, c129);
-    const float c130 = -0x1.d20d9p-8f;  // -0.00711140409
-    const float t196 = __builtin_fmaf(t88, t195, c130);
-    const float c131 = 0x1.bbae64p-7f;  // 0.0135400761
-    const float c132 = -0x1.cd3ce4p-9f;  // -0.00351896556
-    const float t197 = __builtin_fmaf(t88, c131, c132);
-    const float c133 = -0x1.d780fap-6f;  // -0.028778309
-    const float t198 = __builtin_fmaf(t88, t197, c133);
-    const float c134 = 0x1.d970c4p-8f;  // 0.00722412858
-    const float t199 = __builtin_fmaf(t88, t198, c134);
-    const float c135 = 0x1.1dc2f8p-6f;  // 0.0174415037
-    const float t200 = __builtin_fmaf(t88, t199, c135);
-    const float c136 = -0x1.a3d60ep-10f;  // -0.00160154782
-    const float t201 = __builtin_fmaf(t88, t200, c136);
-    const float c137 = -0x1.19096cp-8f;  // -0.00428828131
-    const float t202 = __builtin_fmaf(t88, t201, c137);
-    const float c138 = -0x1.735e78p-12f;  // -0.000354165095
-    const float t203 = __builtin_fmaf(t88, t202, c138);
-    const float c139 = 0x1.8abb4cp-12f;  // 0.000376445416
-    const float t204 = __builtin_fmaf(t88, t203, c139);
-    const float t205 = __builtin_fmaf(t54, t146, t204);
-    const float c140 = -0x1.d4465p-8f;  // -0.00714530423
-    const float c141 = 0x1.9fe6dcp-8f;  // 0.00634615775
-    const float t206 = __builtin_fmaf(t88, c140, c141);
-    const float c142 = 0x1.ae6cdep-7f;  // 0.0131355366
-    const float t207 = __builtin_fmaf(t88, t206, c142);
-    const float c143 = -0x1.58c88p-7f;  // -0.0105219483
-    const float t208 = __builtin_fmaf(t88, t207, c143);
-    const float c144 = -0x1.fb1fe8p-8f;  // -0.00773810782
-    const float t209 = __builtin_fmaf(t88, t208, c144);
-    const float c145 = 0x1.57c6ecp-8f;  // 0.00524562132
-    const float t210 = __builtin_fmaf(t88, t209, c145);
-    const float c146 = 0x1.4d98cp-10f;  // 0.00127257034
-    const float t211 = __builtin_fmaf(t88, t210, c146);
-    const float c147 = -0x1.315064p-11f;  // -0.00058234029
-    const float t212 = __builtin_fmaf(t88, t211, c147);
-    const float t213 = __builtin_fmaf(t54, t161, t212);
-    const float c148 = 0x1.8fc5a8p-10f;  // 0.00152500952
-    const float c149 = -0x1.5aa89cp-8f;  // -0.00528959092
-    const float t214 = __builtin_fmaf(t88, c148, c149);
-    const float c150 = -0x1.b28964p-9f;  // -0.00331525179
-    const float t215 = __builtin_fmaf(t88, t214, c150);
-    const float c151 = 0x1.26d248p-7f;  // 0.00899723545
-    const float t216 = __builtin_fmaf(t88, t215, c151);
-    const float c152 = -0x1.5456b8p-10f;  // -0.00129828928
-    const float t217 = __builtin_fmaf(t88, t216, c152);
-    const float c153 = 0x1.f4cc3cp-8f;  // 0.00764156785
-    const float t218 = __builtin_fmaf(t88, t217, c153);
-    const float c154 = -0x1.74a6ecp-7f;  // -0.0113724377
-    const float t219 = __builtin_fmaf(t88, t218, c154);
-    const float c155 = 0x1.eab1e8p-10f;  // 0.00187185267
-    const float t220 = __builtin_fmaf(t88, t219, c155);
-    const float c156 = 0x1.34b992p-10f;  // 0.00117769197
-    const float t221 = __builtin_fmaf(t88, t220, c156);
-    const float t222 = __builtin_fmaf(t54, t213, t221);
-    const float c157 = -0x1.56366ap-11f;  // -0.000652718649
-    const float c158 = 0x1.060774p-12f;  // 0.000249890436
-    const float t223 = __builtin_fmaf(t88, c157, c158);
-    const float c159 = 0x1.80ed14p-11f;  // 0.000734188245
-    const float t224 = __builtin_fmaf(t88, t223, c159);
-    const float c160 = -0x1.eebd1p-13f;  // -0.000235909713
-    const float t225 = __builtin_fmaf(t88, t224, c160);
-    const float c161 = -0x1.31e988p-13f;  // -0.000145870319
-    const float t226 = __builtin_fmaf(t88, t225, c161);
-    const float c162 = 0x1.8b0456p-16f;  // 2.35448442e-05
-    const float t227 = __builtin_fmaf(t88, t226, c162);
-    const float c163 = 0x1.1c5c92p-10f;  // 0.00108475343
-    const float c164 = -0x1.7fd3p-11f;  // -0.000732086599
-    const float t228 = __builtin_fmaf(t88, c163, c164);
-    const float c165 = -0x1.2081d2p-10f;  // -0.00110056729
-    const float t229 = __builtin_fmaf(t88, t228, c165);
-    const float c166 = 0x1.661158p-11f;  // 0.000682960032
-    const float t230 = __builtin_fmaf(t88, t229, c166);
-    const float c167 = 0x1.4014f4p-13f;  // 0.000152626919
-    const float t231 = __builtin_fmaf(t88, t230, c167);
-    const float c168 = -0x1.1fc702p-14f;  // -6.86114727e-05
-    const float t232 = __builtin_fmaf(t88, t231, c168);
-    const float t233 = __builtin_fmaf(t53, t227, t232);
-    const float t234 = __builtin_fmaf(t53, t233, t168);
-    const float t235 = __builtin_fmaf(t53, t234, t176);
-    const float t236 = __builtin_fmaf(t53, t235, t185);
-    const float t237 = __builtin_fmaf(t53, t236, t129);
-    const float t238 = __builtin_fmaf(t53, t237, t196);
-    const float c169 = -0x1.92ed44p-10f;  // -0.00153704383
-    const float c170 = -0x1.ddb436p-10f;  // -0.00182229595
-    const float t239 = __builtin_fmaf(t88, c169, c170);
-    const float c171 = 0x1.58cc2ep-8f;  // 0.0052611935
-    const float t240 = __builtin_fmaf(t88, t239, c171);
-    const float c172 = 0x1.251e62p-7f;  // 0.0089452723
-    const float t241 = __builtin_fmaf(t88, t240, c172);
-    const float c173 = -0x1.527924p-8f;  // -0.00516469125
-    const float t242 = __builtin_fmaf(t88, t241, c173);
-    const float c174 = -0x1.54f18ep-6f;  // -0.0208095443
-    const float t243 = __builtin_fmaf(t88, t242, c174);
-    const float c175 = -0x1.4f6b08p-8f;  // -0.0051180739
-    const float t244 = __builtin_fmaf(t88, t243, c175);
-    const float c176 = 0x1.2de95ap-5f;  // 0.0368544348
-    const float t245 = __builtin_fmaf(t88, t244, c176);
-    const float c177 = 0x1.dfddb2p-7f;  // 0.0146443481
-    const float t246 = __builtin_fmaf(t88, t245, c177);
-    const float c178 = -0x1.17252ep-4f;  // -0.0681506917
-    const float t247 = __builtin_fmaf(t88, t246, c178);
-    const float c179 = 0x1.86c4bcp-5f;  // 0.0477012321
-    const float t248 = __builtin_fmaf(t88, t247, c179);
-    const float c180 = -0x1.620d22p-7f;  // -0.0108047882
-    const float t249 = __builtin_fmaf(t88, t248, c180);
-    const float t250 = __builtin_fmaf(t53, t238, t249);  // mean, normalised
-    const float t251 = t42 * t250;
-    const float t252 = t51 ? 0.0f : t251;
-    const float t253 = __builtin_fmaf(t103, t40, t252);
-    const float t254 = __builtin_fmaf(mean, t7, t253);
-    const float c181 = 0x1.b512aep-8f;  // 0.00666920422
-    const float c182 = 0x1.81a48p-9f;  // 0.00294221938
-    const float t255 = __builtin_fmaf(t88, c181, c182);
-    const float c183 = -0x1.f90eb8p-7f;  // -0.0154131316
-    const float t256 = __builtin_fmaf(t88, t255, c183);
-    const float c184 = 0x1.5d6a62p-9f;  // 0.00266582915
-    const float t257 = __builtin_fmaf(t88, t256, c184);
-    const float c185 = 0x1.0be41cp-9f;  // 0.00204384653
-    const float t258 = __builtin_fmaf(t88, t257, c185);
-    const float c186 = -0x1.0cac42p-8f;  // -0.00409962283
-    const float t259 = __builtin_fmaf(t88, t258, c186);
-    const float c187 = 0x1.1bb28ep-7f;  // 0.00865775999
-    const float t260 = __builtin_fmaf(t88, t259, c187);
-    const float c188 = -0x1.657a8ap-9f;  // -0.0027273458
-    const float t261 = __builtin_fmaf(t88, t260, c188);
-    const float c189 = -0x1.503c92p-11f;  // -0.000641320425
-    const float t262 = __builtin_fmaf(t88, t261, c189);
-    const float t263 = __builtin_fmaf(t54, t205, t262);
-    const float c190 = 0x1.b0cf86p-11f;  // 0.000825520779
-    const float c191 = -0x1.a3768ep-9f;  // -0.00320024951
-    const float t264 = __builtin_fmaf(t88, c190, c191);
-    const float c192 = -0x1.8cca9cp-8f;  // -0.00605455693
-    const float t265 = __builtin_fmaf(t88, t264, c192);
-    const float c193 = 0x1.434e66p-8f;  // 0.00493326178
-    const float t266 = __builtin_fmaf(t88, t265, c193);
-    const float c194 = 0x1.594bfp-6f;  // 0.0210752338
-    const float t267 = __builtin_fmaf(t88, t266, c194);
-    const float c195 = -0x1.83eebep-7f;  // -0.011838763
-    const float t268 = __builtin_fmaf(t88, t267, c195);
-    const float c196 = -0x1.171ae2p-6f;  // -0.017035218
-    const float t269 = __builtin_fmaf(t88, t268, c196);
-    const float c197 = 0x1.0d3cb4p-7f;  // 0.00821646489
-    const float t270 = __builtin_fmaf(t88, t269, c197);
-    const float c198 = 0x1.a02c1ep-8f;  // 0.00635028584
-    const float t271 = __builtin_fmaf(t88, t270, c198);
-    const float c199 = -0x1.af0b3cp-9f;  // -0.00328860385
-    const float t272 = __builtin_fmaf(t88, t271, c199);
-    const float t273 = __builtin_fmaf(t54, t263, t272);
-    const float c200 = -0x1.057c14p-11f;  // -0.000498742447
-    const float c201 = 0x1.d876e4p-9f;  // 0.00360461744
-    const float t274 = __builtin_fmaf(t88, c200, c201);
-    const float c202 = 0x1.090b8cp-8f;  // 0.00404426735
-    const float t275 = __builtin_fmaf(t88, t274, c202);
-    const float c203 = -0x1.703b84p-7f;  // -0.0112375636
-    const float t276 = __builtin_fmaf(t88, t275, c203);
-    const float c204 = -0x1.003ffcp-6f;  // -0.0156402551
-    const float t277 = __builtin_fmaf(t88, t276, c204);
-    const float c205 = 0x1.006ed6p-5f;  // 0.0313028507
-    const float t278 = __builtin_fmaf(t88, t277, c205);
-    const float c206 = -0x1.03a2a8p-8f;  // -0.00396172144
-    const float t279 = __builtin_fmaf(t88, t278, c206);
-    const float c207 = -0x1.97be86p-7f;  // -0.0124433665
-    const float t280 = __builtin_fmaf(t88, t279, c207);
-    const float c208 = 0x1.3ca45ep-8f;  // 0.00483157439
-    const float t281 = __builtin_fmaf(t88, t280, c208);
-    const float t282 = __builtin_fmaf(t54, t222, t281);
-    const float c209 = -0x1.c5a438p-12f;  // -0.000432626228
-    const float c210 = -0x1.c22b46p-9f;  // -0.00343451719
-    const float t283 = __builtin_fmaf(t88, c209, c210);
-    const float c211 = 0x1.d15af6p-9f;  // 0.0035503793
-    const float t284 = __builtin_fmaf(t88, t283, c211);
-    const float c212 = 0x1.9b6e62p-7f;  // 0.0125558833
-    const float t285 = __builtin_fmaf(t88, t284, c212);
-    const float c213 = -0x1.8b2ec8p-8f;  // -0.00603001006
-    const float t286 = __builtin_fmaf(t88, t285, c213);
-    const float c214 = -0x1.8438cep-6f;  // -0.0236951839
-    const float t287 = __builtin_fmaf(t88, t286, c214);
-    const float c215 = 0x1.4f4da4p-7f;  // 0.0102326442
-    const float t288 = __builtin_fmaf(t88, t287, c215);
-    const float c216 = 0x1.8a4f08p-6f;  // 0.0240666941
-    const float t289 = __builtin_fmaf(t88, t288, c216);
-    const float c217 = -0x1.6be4e6p-6f;  // -0.0222103354
-    const float t290 = __builtin_fmaf(t88, t289, c217);
-    const float c218 = 0x1.62783ap-8f;  // 0.00540877739
-    const float t291 = __builtin_fmaf(t88, t290, c218);
-    const float t292 = __builtin_fmaf(t54, t282, t291);
-    const float c219 = 0x1.b8dc4p-10f;  // 0.00168174878
-    const float c220 = 0x1.93d1b2p-14f;  // 9.62779814e-05
-    const float t293 = __builtin_fmaf(t88, c219, c220);
-    const float c221 = -0x1.ef2782p-8f;  // -0.00755545544
-    const float t294 = __builtin_fmaf(t88, t293, c221);
-    const float c222 = -0x1.2b7b3cp-9f;  // -0.00228486164
-    const float t295 = __builtin_fmaf(t88, t294, c222);
-    const float c223 = 0x1.ccd8aap-7f;  // 0.0140639143
-    const float t296 = __builtin_fmaf(t88, t295, c223);
-    const float c224 = 0x1.7ddb7cp-17f;  // 1.13802362e-05
-    const float t297 = __builtin_fmaf(t88, t296, c224);
-    const float c225 = -0x1.8f12e6p-12f;  // -0.000380586454
-    const float t298 = __builtin_fmaf(t88, t297, c225);
-    const float c226 = -0x1.24c04ep-6f;  // -0.0178681146
-    const float t299 = __builtin_fmaf(t88, t298, c226);
-    const float c227 = 0x1.0bae3ap-6f;  // 0.0163379256
-    const float t300 = __builtin_fmaf(t88, t299, c227);
-    const float c228 = -0x1.0de2ecp-8f;  // -0.00411813986
-    const float t301 = __builtin_fmaf(t88, t300, c228);
-    const float t302 = __builtin_fmaf(t54, t273, t301);
-    const float c229 = 0x1.29f39ap-11f;  // 0.000568297517
-    const float c230 = 0x1.154f3ap-9f;  // 0.00211570342
-    const float t303 = __builtin_fmaf(t88, c229, c230);
-    const float c231 = -0x1.23974cp-9f;  // -0.00222466281
-    const float t304 = __builtin_fmaf(t88, t303, c231);
-    const float c232 = -0x1.452164p-7f;  // -0.00992219336
-    const float t305 = __builtin_fmaf(t88, t304, c232);
-    const float c233 = 0x1.cdcf4ap-10f;  // 0.00176166429
-    const float t306 = __builtin_fmaf(t88, t305, c233);
-    const float c234 = 0x1.f52e3p-6f;  // 0.0305896252
-    const float t307 = __builtin_fmaf(t88, t306, c234);
-    const float c235 = 0x1.f3e1f2p-13f;  // 0.000238362598
-    const float t308 = __builtin_fmaf(t88, t307, c235);
-    const float c236 = -0x1.0d8cd6p-3f;  // -0.131616279
-    const float t309 = __builtin_fmaf(t88, t308, c236);
-    const float c237 = 0x1.3ce49ep-2f;  // 0.309465855
-    const float t310 = __builtin_fmaf(t88, t309, c237);
-    const float c238 = -0x1.66e66cp-1f;  // -0.700976729
-    const float t311 = __builtin_fmaf(t88, t310, c238);
-    const float t312 = __builtin_fmaf(t54, t292, t311);
-    const float t313 = t63 * t312;
-    const float c239 = -0x1.8d1124p-10f;  // -0.00151469023
-    const float c240 = -0x1.816bdep-10f;  // -0.00147026579
-    const float t314 = __builtin_fmaf(t88, c239, c240);
-    const float c241 = 0x1.a6d078p-8f;  // 0.00645163469
-    const float t315 = __builtin_fmaf(t88, t314, c241);
-    const float c242 = 0x1.27f0cep-7f;  // 0.0090313917
-    const float t316 = __builtin_fmaf(t88, t315, c242);
-    const float c243 = -0x1.1036dap-6f;  // -0.0166146401
-    const float t317 = __builtin_fmaf(t88, t316, c243);
-    const float c244 = -0x1.f0fb76p-6f;  // -0.0303333905
-    const float t318 = __builtin_fmaf(t88, t317, c244);
-    const float c245 = 0x1.479caap-4f;  // 0.0799833909
-    const float t319 = __builtin_fmaf(t88, t318, c245);
-    const float c246 = -0x1.16d66cp-4f;  // -0.0680755824
-    const float t320 = __builtin_fmaf(t88, t319, c246);
-    const float c247 = 0x1.b47d2p-6f;  // 0.0266411602
-    const float t321 = __builtin_fmaf(t88, t320, c247);
-    const float c248 = 0x1.fbcdbap-2f;  // 0.495901972
-    const float t322 = __builtin_fmaf(t88, t321, c248);
-    const float t323 = __builtin_fmaf(t54, t302, t322);
-    const float t324 = t323 + t313;  // var, normalised
-    const float t325 = var * t324;
-    const _Bool t326 = 0.0f < t254;
-    const float t327 = t326 ? 0.0f : t254;
-    const float t328 = t8 ? t69 : t327;
-    const _Bool t329 = t325 < 0.0f;
-    const float t330 = t329 ? 0.0f : t325;
-    const float c249 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t331 = c249 < t330;
-    const float t332 = t331 ? c249 : t330;
-    *out_mean = t328;
-    *out_var = t332;
+    const float t11 = (t6 < 0.0f) ? 0.0f : t6;
+    const float t12 = SQRT(t4);
+    const float t13 = FMA(1.442695f, t10, 12582912.0f);
+    const float t14 = t13 - 12582912.0f;
+    const float t15 = as_float((127u + as_bits(t13)) << 23u);
+    const float t16 = FMA(-0.69314575f, t14, t10) + ((-1.4286068e-6f) * t14);
+    const float t17 = 1.0f / t12;
+    const float t18 = FMA(t12, -t12, t4);
+    const float t19 = t9 ? 0.0f : ((1.0f + FMA(FMA(t16, FMA(t16, FMA(t16, FMA(0.0013814222f, t16, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t16 * t16, t16)) * t15);
+    const float t20 = t18 * (0.5f * t17);
+    const float t21 = -t17;
+    const float t22 = FMA(t20, t21, FMA(t12, t21, 1.0f));
+    const float t23 = t12 + t20;
+    const float t24 = t17 + (t17 * t22);
+    const float t25 = t19 * (1.0f / (2.0f + t19));
+    const float t26 = mean * t24;
+    const float t27 = t24 * 1.6f;
+    const float t28 = (t26 < (-9.95f)) ? (-9.95f) : t26;
+    const _Bool t29 = 9.95f < ABS(t26);
+    const float t30 = FMA(t27, 2.0f * t27, -1.0f);
+    const float t31 = FMA(2.0f, t27, -1.0f);
+    const float t32 = (9.95f < t28) ? 9.95f : t28;  // (mean - centre)/w
+    const float t33 = t32 * t32;
+    const float t34 = t25 * t25;
+    const float t35 = FMA(t33, 0.9166686f, 8.250017f);
+    const float t36 = t33 * (-0.5f);
+    const float t37 = t32 * (1.0f / SQRT(t35));  // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t38 = -FMA(t25, FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.28178334f, 0.279606f), 0.4002491f), 0.66666317f),
+        2.0f), t11);
+    const float t39 = FMA(t36, 1.442695f, 12582912.0f);
+    const float t40 = t39 - 12582912.0f;
+    const float t41 = as_float((as_bits(t39) + 127u) << 23u);
+    const float t42 = FMA(t40, -0.69314575f, t36) + (t40 * (-1.4286068e-6f));
+    const float t43 = (1.0f + FMA(FMA(t42, FMA(t42, FMA(t42, FMA(t42, 0.0013814222f, 0.008368899f), 0.041668404f),
+        0.1666652f), 0.49999994f), t42 * t42, t42)) * t41;
+    const float t44 = FMA(t37, t37 * 2.0f, -1.0f);
+    const float t45 = ABS(t37) - 0.5f;
+    const float t46 = -(t43 * FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
+        FMA(t45, -1.3764961f, 0.099540435f), -0.14060953f), 0.5018078f), -0.46637863f), 0.44648045f), -0.45077622f),
+        0.43308648f), -0.39543933f), 0.3353004f), -0.25907764f), 0.081369765f));
+    const float t47 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.011154775f,
+        0.008803562f), 0.017120399f), -0.012589448f), -0.007143972f), 0.0043049576f), 0.0008168699f), -8.945024e-5f),
+        -9.353737e-5f);
+    const float t48 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0047289995f, -0.0089502195f),
+        -0.00026665942f), 0.0070803654f), -0.0013801322f), -0.0013745413f), 3.591831e-5f), 0.000113038586f);
+    const float t49 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, 0.001293995f, 4.5654284e-5f), -0.0062450096f), -0.002685367f), 0.013925336f), 0.010397388f),
+        -0.018891774f), -0.0149165485f), 0.018700553f), 0.004121571f), -0.006628937f), 0.0008930933f);
+    const float t50 = FMA(t31, FMA(t31, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.009137837f,
+        -0.0044149836f), -0.014358064f), 0.0060285153f), 0.006191603f), -0.0019158062f), -0.00068525015f),
+        9.6919335e-5f), t47), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.006654843f,
+        -0.007310419f), 0.012588579f), 0.014198212f), -0.006940869f), -0.008867183f), 0.0013842179f), 0.0014771932f),
+        -3.4559e-5f));
+    const float t51 = FMA(t31, FMA(t31, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0063717896f,
+        0.0058126077f), 0.006003107f), -0.0054023894f), -0.0009999633f), 0.00091721414f), -1.3962854e-5f), t48),
+        FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0035231274f, 0.0035016667f), -0.005658735f),
+        -0.008708023f), 0.0050506317f), 0.0043822248f), -0.0018149801f), -0.00017212682f));
+    const float t52 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.00063216465f, 8.423694e-5f),
+        -0.0017538884f), 0.00093816954f), 0.00089386746f), -0.0009092076f), 6.9830974e-5f), 8.0198224e-5f);
+    const float t53 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0006750666f,
+        -0.0026796428f), 0.003449862f), 0.0048176204f), -0.0055738725f), -0.0015170902f), 0.0026496432f),
+        -0.00036830173f), -0.00013145368f);
+    const float t54 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0016371182f,
+        0.0025385597f), -0.0045049544f), -0.0069307396f), 0.0028480862f), 0.010033228f), -0.0027295358f),
+        -0.0047861305f), 0.0017675214f), 0.00012055082f);
+    const float t55 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, -0.00025854533f, 0.0009487949f), 0.0012733138f), -0.0035721906f), -0.0045952434f), 0.0017566698f),
+        0.010511117f), 0.015175445f), -0.036663122f), 0.00605482f), 0.016478168f), -0.007111404f);
+    const float t56 = FMA(t31, t50, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        0.013540076f, -0.0035189656f), -0.028778309f), 0.0072241286f), 0.017441504f), -0.0016015478f), -0.0042882813f),
+        -0.0003541651f), 0.00037644542f));
+    const float t57 = FMA(t31, FMA(t31, t51, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        -0.0071453042f, 0.0063461578f), 0.013135537f), -0.010521948f), -0.007738108f), 0.0052456213f), 0.0012725703f),
+        -0.0005823403f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0015250095f,
+        -0.005289591f), -0.0033152518f), 0.008997235f), -0.0012982893f), 0.007641568f), -0.011372438f), 0.0018718527f),
+        0.001177692f));
+    // mean, normalised
+    const float t58 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, FMA(t44, -0.00065271865f, 0.00024989044f), 0.00073418824f), -0.00023590971f), -0.00014587032f),
+        2.3544844e-5f), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0010847534f, -0.0007320866f), -0.0011005673f),
+        0.00068296003f), 0.00015262692f), -6.861147e-5f)), t52), t53), t54), t49), t55), FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0015370438f, -0.001822296f),
+        0.0052611935f), 0.008945272f), -0.0051646912f), -0.020809544f), -0.005118074f), 0.036854435f), 0.014644348f),
+        -0.06815069f), 0.047701232f), -0.010804788f));
+    const float t59 = FMA(mean, t7, FMA(t46, t23, t29 ? 0.0f : (t24 * t58)));
+    const float t60 = FMA(t31, FMA(t31, t56, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        0.006669204f, 0.0029422194f), -0.015413132f), 0.0026658291f), 0.0020438465f), -0.004099623f), 0.00865776f),
+        -0.0027273458f), -0.0006413204f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, 0.0008255208f, -0.0032002495f), -0.006054557f), 0.004933262f), 0.021075234f), -0.011838763f),
+        -0.017035218f), 0.008216465f), 0.006350286f), -0.0032886039f));
+    const float t61 = FMA(t31, FMA(t31, t57, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        -0.00049874245f, 0.0036046174f), 0.0040442673f), -0.011237564f), -0.015640255f), 0.03130285f), -0.0039617214f),
+        -0.012443366f), 0.0048315744f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, -0.00043262623f, -0.0034345172f), 0.0035503793f), 0.012555883f), -0.00603001f), -0.023695184f),
+        0.010232644f), 0.024066694f), -0.022210335f), 0.0054087774f));
+    const float t62 = FMA(t31, t60, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        0.0016817488f, 9.627798e-5f), -0.0075554554f), -0.0022848616f), 0.014063914f), 1.1380236e-5f),
+        -0.00038058645f), -0.017868115f), 0.016337926f), -0.00411814f));
+    const float t63 = t37 * FMA(t31, t61, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        FMA(t44, 0.0005682975f, 0.0021157034f), -0.0022246628f), -0.009922193f), 0.0017616643f), 0.030589625f),
+        0.0002383626f), -0.13161628f), 0.30946586f), -0.7009767f));
+    // var, normalised
+    const float t64 = FMA(t31, t62, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
+        -0.0015146902f, -0.0014702658f), 0.0064516347f), 0.009031392f), -0.01661464f), -0.03033339f), 0.07998339f),
+        -0.06807558f), 0.02664116f), 0.49590197f)) + t63;
+    const float t65 = var * t64;
+    const float t66 = t8 ? t38 : ((0.0f < t59) ? 0.0f : t59);
+    const float t67 = (t65 < 0.0f) ? 0.0f : t65;
+    const float t68 = (3.4028234663852886e+38f < t67) ? 3.4028234663852886e+38f : t67;
+    *out_mean = t66;
+    *out_var = t68;
 }
 
 void logsigmoid_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -649,644 +191,118 @@ static inline __attribute__((always_inline)) void logsigmoid_exact_backward_elem
                                                                                     float *restrict out_grad_mean,
                                                                                     float *restrict out_grad_var)
 {
-    const float c0 = 0x1.cac084p+0f;  // 1.79200006
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.56b22ap+0f;  // 1.33865607
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const float c2 = -0x1.7c8f9p+3f;  // -11.8925247
-    const _Bool t8 = t5 < c2;
-    const float t9 = t8 ? c2 : t5;
-    const float t10 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float t11 = 2.0f * t6;
-    const float t12 = __builtin_fmaf(t6, t11, (-1.0f));
-    const float c3 = 0x1.7c8f9p+3f;  // 11.8925247
-    const _Bool t13 = c3 < t9;
-    const float t14 = t13 ? c3 : t9;  // (mean - centre)/w
-    const float t15 = t14 * t14;
-    const float c4 = 0x1.e15e46p-1f;  // 0.940172374
-    const float c5 = 0x1.0ec508p+3f;  // 8.46155167
-    const float t16 = __builtin_fmaf(t15, c4, c5);
-    const float t17 = __builtin_sqrtf(t16);
-    const float t18 = 1.0f / t17;
-    const float t19 = t14 * t18;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t20 = t19 * 2.0f;
-    const float t21 = __builtin_fmaf(t19, t20, (-1.0f));
-    const float c6 = 0x1.071f94p-7f;  // 0.00802988745
-    const float c7 = 0x1.3d9fccp-8f;  // 0.00484656077
-    const float t22 = __builtin_fmaf(t21, c6, c7);
-    const float c8 = -0x1.d37662p-6f;  // -0.0285316426
-    const float t23 = __builtin_fmaf(t21, t22, c8);
-    const float c9 = -0x1.f848b8p-8f;  // -0.00769476406
-    const float t24 = __builtin_fmaf(t21, t23, c9);
-    const float c10 = 0x1.4f5c54p-5f;  // 0.0409375802
-    const float t25 = __builtin_fmaf(t21, t24, c10);
-    const float c11 = -0x1.309b2ep-8f;  // -0.00464792131
-    const float t26 = __builtin_fmaf(t21, t25, c11);
-    const float c12 = -0x1.37c064p-6f;  // -0.0190278031
-    const float t27 = __builtin_fmaf(t21, t26, c12);
-    const float c13 = 0x1.5eee52p-8f;  // 0.00535478117
-    const float t28 = __builtin_fmaf(t21, t27, c13);
-    const float c14 = 0x1.ef31ecp-11f;  // 0.00094450952
-    const float t29 = __builtin_fmaf(t21, t28, c14);
-    const float c15 = -0x1.a39102p-8f;  // -0.00640207576
-    const float c16 = 0x1.bf946p-10f;  // 0.00170738064
-    const float t30 = __builtin_fmaf(t21, c15, c16);
-    const float c17 = 0x1.768e9cp-6f;  // 0.0228611492
-    const float t31 = __builtin_fmaf(t21, t30, c17);
-    const float c18 = 0x1.2987f8p-10f;  // 0.00113499118
-    const float t32 = __builtin_fmaf(t21, t31, c18);
-    const float c19 = -0x1.24767ap-5f;  // -0.0357010253
-    const float t33 = __builtin_fmaf(t21, t32, c19);
-    const float c20 = -0x1.af601p-7f;  // -0.0131645277
-    const float t34 = __builtin_fmaf(t21, t33, c20);
-    const float c21 = 0x1.3ed626p-5f;  // 0.0389204733
-    const float t35 = __builtin_fmaf(t21, t34, c21);
-    const float c22 = 0x1.340ebp-9f;  // 0.00235029124
-    const float t36 = __builtin_fmaf(t21, t35, c22);
-    const float c23 = -0x1.d72152p-7f;  // -0.0143777514
-    const float t37 = __builtin_fmaf(t21, t36, c23);
-    const float c24 = 0x1.589972p-9f;  // 0.00262908475
-    const float t38 = __builtin_fmaf(t21, t37, c24);
-    const float c25 = 0x1.2641aap-6f;  // 0.0179599915
-    const float c26 = -0x1.7fb3acp-6f;  // -0.023419302
-    const float t39 = __builtin_fmaf(t21, c25, c26);
-    const float c27 = -0x1.f877f8p-7f;  // -0.0153951608
-    const float t40 = __builtin_fmaf(t21, t39, c27);
-    const float c28 = 0x1.d5b932p-6f;  // 0.0286696423
-    const float t41 = __builtin_fmaf(t21, t40, c28);
-    const float c29 = -0x1.1ab5eap-8f;  // -0.00431382144
-    const float t42 = __builtin_fmaf(t21, t41, c29);
-    const float c30 = -0x1.1a0394p-8f;  // -0.00430319179
-    const float t43 = __builtin_fmaf(t21, t42, c30);
-    const float c31 = 0x1.b23a4p-11f;  // 0.000828223303
-    const float t44 = __builtin_fmaf(t21, t43, c31);
-    const float c32 = -0x1.2fedf8p-6f;  // -0.0185503885
-    const float c33 = 0x1.ed9e4p-6f;  // 0.0301280618
-    const float t45 = __builtin_fmaf(t21, c32, c33);
-    const float c34 = 0x1.cbf5acp-6f;  // 0.0280737095
-    const float t46 = __builtin_fmaf(t21, t45, c34);
-    const float c35 = -0x1.c1e2f4p-5f;  // -0.05491779
-    const float t47 = __builtin_fmaf(t21, t46, c35);
-    const float c36 = -0x1.2f4084p-7f;  // -0.00925451703
-    const float t48 = __builtin_fmaf(t21, t47, c36);
-    const float c37 = 0x1.0f72eap-5f;  // 0.03313585
-    const float t49 = __builtin_fmaf(t21, t48, c37);
-    const float c38 = -0x1.d15be6p-8f;  // -0.00710081449
-    const float t50 = __builtin_fmaf(t21, t49, c38);
-    const float c39 = -0x1.7855d8p-10f;  // -0.00143560534
-    const float t51 = __builtin_fmaf(t21, t50, c39);
-    const float c40 = -0x1.9ba788p-9f;  // -0.00314067397
-    const float c41 = 0x1.fb364ep-8f;  // 0.00773944287
-    const float t52 = __builtin_fmaf(t21, c40, c41);
-    const float c42 = 0x1.3dd996p-10f;  // 0.00121250132
-    const float t53 = __builtin_fmaf(t21, t52, c42);
-    const float c43 = -0x1.3f8facp-7f;  // -0.00975223444
-    const float t54 = __builtin_fmaf(t21, t53, c43);
-    const float c44 = 0x1.22a1e4p-9f;  // 0.00221734913
-    const float t55 = __builtin_fmaf(t21, t54, c44);
-    const float c45 = 0x1.3356c8p-9f;  // 0.0023448104
-    const float t56 = __builtin_fmaf(t21, t55, c45);
-    const float c46 = -0x1.24f818p-11f;  // -0.000558794243
-    const float t57 = __builtin_fmaf(t21, t56, c46);
-    const float c47 = -0x1.2d2aacp-9f;  // -0.00229771947
-    const float c48 = -0x1.b30deep-7f;  // -0.013276807
-    const float t58 = __builtin_fmaf(t21, c47, c48);
-    const float c49 = -0x1.5ed11ap-9f;  // -0.0026765198
-    const float t59 = __builtin_fmaf(t21, t58, c49);
-    const float c50 = 0x1.69d2aap-5f;  // 0.0441678353
-    const float t60 = __builtin_fmaf(t21, t59, c50);
-    const float c51 = 0x1.741cbap-6f;  // 0.0227119271
-    const float t61 = __builtin_fmaf(t21, t60, c51);
-    const float c52 = -0x1.26c37cp-4f;  // -0.0719637722
-    const float t62 = __builtin_fmaf(t21, t61, c52);
-    const float c53 = -0x1.858b68p-7f;  // -0.0118879564
-    const float t63 = __builtin_fmaf(t21, t62, c53);
-    const float c54 = 0x1.79147ap-5f;  // 0.0460302718
-    const float t64 = __builtin_fmaf(t21, t63, c54);
-    const float c55 = -0x1.69d9e2p-8f;  // -0.00552140968
-    const float t65 = __builtin_fmaf(t21, t64, c55);
-    const float c56 = -0x1.60983cp-8f;  // -0.00538016763
-    const float t66 = __builtin_fmaf(t21, t65, c56);
-    const float c57 = -0x1.a7a76cp-8f;  // -0.00646444689
-    const float c58 = 0x1.384218p-7f;  // 0.00952936336
-    const float t67 = __builtin_fmaf(t21, c57, c58);
-    const float c59 = 0x1.f0ca4p-11f;  // 0.000947551802
-    const float t68 = __builtin_fmaf(t21, t67, c59);
-    const float c60 = -0x1.690426p-8f;  // -0.00550867012
-    const float t69 = __builtin_fmaf(t21, t68, c60);
-    const float c61 = 0x1.2ef66ap-10f;  // 0.00115571043
-    const float t70 = __builtin_fmaf(t21, t69, c61);
-    const float c62 = 0x1.44e35p-12f;  // 0.000309837284
-    const float t71 = __builtin_fmaf(t21, t70, c62);
-    const float t72 = __builtin_fmaf(t10, t71, t44);
-    const float t73 = __builtin_fmaf(t10, t72, t51);
-    const float c63 = -0x1.3cd42ap-7f;  // -0.00966884661
-    const float c64 = -0x1.f07034p-7f;  // -0.0151500944
-    const float t74 = __builtin_fmaf(t21, c63, c64);
-    const float c65 = 0x1.b809c6p-6f;  // 0.0268577989
-    const float t75 = __builtin_fmaf(t21, t74, c65);
-    const float c66 = 0x1.83d5eep-5f;  // 0.0473432206
-    const float t76 = __builtin_fmaf(t21, t75, c66);
-    const float c67 = -0x1.c0e2fep-5f;  // -0.0547957383
-    const float t77 = __builtin_fmaf(t21, t76, c67);
-    const float c68 = -0x1.ea4d32p-7f;  // -0.0149628157
-    const float t78 = __builtin_fmaf(t21, t77, c68);
-    const float c69 = 0x1.901346p-6f;  // 0.0244186576
-    const float t79 = __builtin_fmaf(t21, t78, c69);
-    const float c70 = -0x1.0ce206p-8f;  // -0.00410282752
-    const float t80 = __builtin_fmaf(t21, t79, c70);
-    const float t81 = __builtin_fmaf(t10, t73, t80);
-    const float c71 = 0x1.9f30f2p-9f;  // 0.00316765741
-    const float c72 = 0x1.a62144p-6f;  // 0.0257647671
-    const float t82 = __builtin_fmaf(t21, c71, c72);
-    const float c73 = -0x1.22854ep-5f;  // -0.0354639553
-    const float t83 = __builtin_fmaf(t21, t82, c73);
-    const float c74 = -0x1.219afap-4f;  // -0.0707044378
-    const float t84 = __builtin_fmaf(t21, t83, c74);
-    const float c75 = 0x1.825548p-4f;  // 0.0943196118
-    const float t85 = __builtin_fmaf(t21, t84, c75);
-    const float c76 = 0x1.318bdap-5f;  // 0.0372981317
-    const float t86 = __builtin_fmaf(t21, t85, c76);
-    const float c77 = -0x1.184a9p-4f;  // -0.0684304833
-    const float t87 = __builtin_fmaf(t21, t86, c77);
-    const float c78 = 0x1.c7225ep-8f;  // 0.00694479747
-    const float t88 = __builtin_fmaf(t21, t87, c78);
-    const float c79 = 0x1.ce917ep-8f;  // 0.00705823256
-    const float t89 = __builtin_fmaf(t21, t88, c79);
-    const float t90 = __builtin_fmaf(t10, t81, t89);
-    const float c80 = -0x1.b06118p-8f;  // -0.00659758411
-    const float c81 = -0x1.c4a106p-9f;  // -0.0034532852
-    const float t91 = __builtin_fmaf(t21, c80, c81);
-    const float c82 = 0x1.06a46ap-5f;  // 0.0320608206
-    const float t92 = __builtin_fmaf(t21, t91, c82);
-    const float c83 = 0x1.563174p-6f;  // 0.020885814
-    const float t93 = __builtin_fmaf(t21, t92, c83);
-    const float c84 = -0x1.00572p-4f;  // -0.0625830889
-    const float t94 = __builtin_fmaf(t21, t93, c84);
-    const float c85 = -0x1.75e8acp-5f;  // -0.0456431732
-    const float t95 = __builtin_fmaf(t21, t94, c85);
-    const float c86 = 0x1.480354p-4f;  // 0.0800812989
-    const float t96 = __builtin_fmaf(t21, t95, c86);
-    const float c87 = 0x1.ca85dep-6f;  // 0.027986018
-    const float t97 = __builtin_fmaf(t21, t96, c87);
-    const float c88 = -0x1.f7613ep-5f;  // -0.0614477359
-    const float t98 = __builtin_fmaf(t21, t97, c88);
-    const float c89 = 0x1.3308cep-6f;  // 0.0187398922
-    const float t99 = __builtin_fmaf(t21, t98, c89);
-    const float t100 = __builtin_fmaf(t10, t90, t99);
-    const float c90 = 0x1.07203ep-8f;  // 0.00401498331
-    const float c91 = 0x1.cd458cp-10f;  // 0.00175961177
-    const float t101 = __builtin_fmaf(t21, c90, c91);
-    const float c92 = -0x1.bc41fep-7f;  // -0.0135576716
-    const float t102 = __builtin_fmaf(t21, t101, c92);
-    const float c93 = 0x1.e91bb8p-14f;  // 0.0001166125
-    const float t103 = __builtin_fmaf(t21, t102, c93);
-    const float c94 = 0x1.0378acp-6f;  // 0.0158368759
-    const float t104 = __builtin_fmaf(t21, t103, c94);
-    const float c95 = -0x1.673858p-8f;  // -0.00548126362
-    const float t105 = __builtin_fmaf(t21, t104, c95);
-    const float c96 = -0x1.68a7eap-8f;  // -0.00550317252
-    const float t106 = __builtin_fmaf(t21, t105, c96);
-    const float c97 = 0x1.76f82cp-9f;  // 0.00286078965
-    const float t107 = __builtin_fmaf(t21, t106, c97);
-    const float c98 = -0x1.e97b46p-16f;  // -2.91753731e-05
-    const float t108 = __builtin_fmaf(t21, t107, c98);
-    const float c99 = 0x1.612186p-7f;  // 0.0107767014
-    const float c100 = 0x1.ce94dcp-13f;  // 0.000220576039
-    const float t109 = __builtin_fmaf(t21, c99, c100);
-    const float c101 = -0x1.4ee3a8p-5f;  // -0.0408800393
-    const float t110 = __builtin_fmaf(t21, t109, c101);
-    const float c102 = -0x1.3f1f6ap-7f;  // -0.00973885227
-    const float t111 = __builtin_fmaf(t21, t110, c102);
-    const float c103 = 0x1.21ee06p-4f;  // 0.0707836375
-    const float t112 = __builtin_fmaf(t21, t111, c103);
-    const float c104 = 0x1.db2f4ap-6f;  // 0.0290029738
-    const float t113 = __builtin_fmaf(t21, t112, c104);
-    const float c105 = -0x1.8a3d0ep-4f;  // -0.0962496325
-    const float t114 = __builtin_fmaf(t21, t113, c105);
-    const float c106 = 0x1.f09a4ep-7f;  // 0.0151551133
-    const float t115 = __builtin_fmaf(t21, t114, c106);
-    const float c107 = 0x1.157fc6p-5f;  // 0.0338744037
-    const float t116 = __builtin_fmaf(t21, t115, c107);
-    const float c108 = -0x1.a87dd4p-7f;  // -0.012954453
-    const float t117 = __builtin_fmaf(t21, t116, c108);
-    const float c109 = 0x1.d1a9dp-8f;  // 0.00710545853
-    const float c110 = 0x1.a207b6p-11f;  // 0.000797329179
-    const float t118 = __builtin_fmaf(t21, c109, c110);
-    const float c111 = -0x1.0af1d4p-5f;  // -0.0325860158
-    const float t119 = __builtin_fmaf(t21, t118, c111);
-    const float c112 = -0x1.1c5da4p-7f;  // -0.00867815502
-    const float t120 = __builtin_fmaf(t21, t119, c112);
-    const float c113 = 0x1.4c4e26p-4f;  // 0.0811292157
-    const float t121 = __builtin_fmaf(t21, t120, c113);
-    const float c114 = 0x1.ed50e8p-6f;  // 0.0301096216
-    const float t122 = __builtin_fmaf(t21, t121, c114);
-    const float c115 = -0x1.da1b7ap-3f;  // -0.23149772
-    const float t123 = __builtin_fmaf(t21, t122, c115);
-    const float c116 = 0x1.f17738p-3f;  // 0.242903173
-    const float t124 = __builtin_fmaf(t21, t123, c116);
-    const float c117 = -0x1.b74f9ep-4f;  // -0.107253663
-    const float t125 = __builtin_fmaf(t21, t124, c117);
-    const float c118 = 0x1.268314p-6f;  // 0.0179755874
-    const float t126 = __builtin_fmaf(t21, t125, c118);
-    const float t127 = __builtin_fmaf(t10, t100, t126);
-    const float t128 = t19 * t127;
-    const float c119 = 0x1.61685ap-7f;  // 0.0107851448
-    const float c120 = 0x1.aeaddp-8f;  // 0.00657163933
-    const float t129 = __builtin_fmaf(t21, c119, c120);
-    const float c121 = -0x1.09d03cp-5f;  // -0.0324479267
-    const float t130 = __builtin_fmaf(t21, t129, c121);
-    const float c122 = -0x1.26f5d6p-6f;  // -0.0180029478
-    const float t131 = __builtin_fmaf(t21, t130, c122);
-    const float c123 = 0x1.291aeap-5f;  // 0.0362677164
-    const float t132 = __builtin_fmaf(t21, t131, c123);
-    const float c124 = 0x1.ca51d8p-7f;  // 0.0139868073
-    const float t133 = __builtin_fmaf(t21, t132, c124);
-    const float c125 = -0x1.06be7p-6f;  // -0.0160366148
-    const float t134 = __builtin_fmaf(t21, t133, c125);
-    const float c126 = -0x1.d1a0dep-9f;  // -0.00355246267
-    const float t135 = __builtin_fmaf(t21, t134, c126);
-    const float c127 = 0x1.360fecp-9f;  // 0.00236558681
-    const float t136 = __builtin_fmaf(t21, t135, c127);
-    const float c128 = 0x1.4bc406p-7f;  // 0.0101246862
-    const float c129 = 0x1.1a2a4ep-7f;  // 0.00861100014
-    const float t137 = __builtin_fmaf(t21, c128, c129);
-    const float c130 = -0x1.4ee644p-5f;  // -0.0408812836
-    const float t138 = __builtin_fmaf(t21, t137, c130);
-    const float c131 = -0x1.54a132p-5f;  // -0.0415807702
-    const float t139 = __builtin_fmaf(t21, t138, c131);
-    const float c132 = 0x1.23a78p-4f;  // 0.0712046623
-    const float t140 = __builtin_fmaf(t21, t139, c132);
-    const float c133 = 0x1.53faaap-4f;  // 0.0830027238
-    const float t141 = __builtin_fmaf(t21, t140, c133);
-    const float c134 = -0x1.913f8cp-4f;  // -0.0979609936
-    const float t142 = __builtin_fmaf(t21, t141, c134);
-    const float c135 = -0x1.1d3a86p-5f;  // -0.0348179452
-    const float t143 = __builtin_fmaf(t21, t142, c135);
-    const float c136 = 0x1.6265bp-5f;  // 0.043261379
-    const float t144 = __builtin_fmaf(t21, t143, c136);
-    const float c137 = 0x1.b96abcp-8f;  // 0.00673548784
-    const float t145 = __builtin_fmaf(t21, t144, c137);
-    const float c138 = -0x1.f7825p-8f;  // -0.00768293813
-    const float t146 = __builtin_fmaf(t21, t145, c138);
-    const float c139 = -0x1.bccb5p-7f;  // -0.0135740414
-    const float c140 = 0x1.2a45dp-8f;  // 0.00455128029
-    const float t147 = __builtin_fmaf(t21, c139, c140);
-    const float c141 = 0x1.45b7b8p-5f;  // 0.0397604555
-    const float t148 = __builtin_fmaf(t21, t147, c141);
-    const float c142 = -0x1.2e4c96p-6f;  // -0.0184508767
-    const float t149 = __builtin_fmaf(t21, t148, c142);
-    const float c143 = -0x1.138448p-5f;  // -0.0336324126
-    const float t150 = __builtin_fmaf(t21, t149, c143);
-    const float c144 = 0x1.4ae8dcp-6f;  // 0.0201971196
-    const float t151 = __builtin_fmaf(t21, t150, c144);
-    const float c145 = 0x1.d0f3acp-9f;  // 0.00354730105
-    const float t152 = __builtin_fmaf(t21, t151, c145);
-    const float c146 = -0x1.362372p-9f;  // -0.00236616866
-    const float t153 = __builtin_fmaf(t21, t152, c146);
-    const float c147 = -0x1.d021aep-7f;  // -0.0141641712
-    const float c148 = 0x1.c07ab4p-10f;  // 0.00171081279
-    const float t154 = __builtin_fmaf(t21, c147, c148);
-    const float c149 = 0x1.f1f6aep-5f;  // 0.0607865714
-    const float t155 = __builtin_fmaf(t21, t154, c149);
-    const float c150 = 0x1.b49168p-11f;  // 0.000832687365
-    const float t156 = __builtin_fmaf(t21, t155, c150);
-    const float c151 = -0x1.ed5722p-4f;  // -0.120444424
-    const float t157 = __builtin_fmaf(t21, t156, c151);
-    const float c152 = -0x1.db567ap-8f;  // -0.00725307921
-    const float t158 = __builtin_fmaf(t21, t157, c152);
-    const float c153 = 0x1.6720b8p-3f;  // 0.175355375
-    const float t159 = __builtin_fmaf(t21, t158, c153);
-    const float c154 = -0x1.b38792p-4f;  // -0.106330462
-    const float t160 = __builtin_fmaf(t21, t159, c154);
-    const float c155 = 0x1.cf90a2p-12f;  // 0.000442090008
-    const float t161 = __builtin_fmaf(t21, t160, c155);
-    const float c156 = 0x1.282be4p-7f;  // 0.0090384353
-    const float t162 = __builtin_fmaf(t21, t161, c156);
-    const float c157 = -0x1.8ed4a4p-9f;  // -0.00304283621
-    const float c158 = 0x1.478d2ap-9f;  // 0.00249901903
-    const float t163 = __builtin_fmaf(t21, c157, c158);
-    const float c159 = 0x1.6c858ep-9f;  // 0.00278107985
-    const float t164 = __builtin_fmaf(t21, t163, c159);
-    const float c160 = -0x1.25426p-9f;  // -0.00223739073
-    const float t165 = __builtin_fmaf(t21, t164, c160);
-    const float c161 = -0x1.b0bbb2p-13f;  // -0.000206343262
-    const float t166 = __builtin_fmaf(t21, t165, c161);
-    const float c162 = 0x1.8f0c18p-13f;  // 0.000190280552
-    const float t167 = __builtin_fmaf(t21, t166, c162);
-    const float c163 = 0x1.fc6234p-10f;  // 0.00193932955
-    const float c164 = 0x1.897016p-9f;  // 0.00300169247
-    const float t168 = __builtin_fmaf(t21, c163, c164);
-    const float c165 = -0x1.02eceap-8f;  // -0.00395088876
-    const float t169 = __builtin_fmaf(t21, t168, c165);
-    const float c166 = -0x1.33a96ap-9f;  // -0.00234727305
-    const float t170 = __builtin_fmaf(t21, t169, c166);
-    const float c167 = 0x1.bb531p-10f;  // 0.00169114862
-    const float t171 = __builtin_fmaf(t21, t170, c167);
-    const float c168 = -0x1.bd4864p-15f;  // -5.30818434e-05
-    const float t172 = __builtin_fmaf(t21, t171, c168);
-    const float c169 = 0x1.f35becp-16f;  // 2.976412e-05
-    const float t173 = __builtin_fmaf(t21, t172, c169);
-    const float c170 = -0x1.8372c8p-10f;  // -0.00147799822
-    const float c171 = 0x1.18e6acp-9f;  // 0.00214310503
-    const float t174 = __builtin_fmaf(t21, c170, c171);
-    const float c172 = 0x1.feeaaap-9f;  // 0.00389798474
-    const float t175 = __builtin_fmaf(t21, t174, c172);
-    const float c173 = -0x1.74451ep-8f;  // -0.00568038924
-    const float t176 = __builtin_fmaf(t21, t175, c173);
-    const float c174 = -0x1.57cb02p-7f;  // -0.0104917297
-    const float t177 = __builtin_fmaf(t21, t176, c174);
-    const float c175 = 0x1.a3292ap-7f;  // 0.0127917724
-    const float t178 = __builtin_fmaf(t21, t177, c175);
-    const float c176 = 0x1.092bbp-8f;  // 0.00404618308
-    const float t179 = __builtin_fmaf(t21, t178, c176);
-    const float c177 = -0x1.9dd32p-8f;  // -0.00631446391
-    const float t180 = __builtin_fmaf(t21, t179, c177);
-    const float c178 = 0x1.ed436p-11f;  // 0.000940824859
-    const float t181 = __builtin_fmaf(t21, t180, c178);
-    const float c179 = 0x1.7aa0bap-9f;  // 0.00288870116
-    const float c180 = -0x1.947e2p-9f;  // -0.00308603421
-    const float t182 = __builtin_fmaf(t21, c179, c180);
-    const float c181 = -0x1.a1613ep-7f;  // -0.0127374223
-    const float t183 = __builtin_fmaf(t21, t182, c181);
-    const float c182 = 0x1.faa46p-8f;  // 0.00773074478
-    const float t184 = __builtin_fmaf(t21, t183, c182);
-    const float c183 = 0x1.acde2cp-6f;  // 0.0261760168
-    const float t185 = __builtin_fmaf(t21, t184, c183);
-    const float c184 = -0x1.421084p-7f;  // -0.00982862897
-    const float t186 = __builtin_fmaf(t21, t185, c184);
-    const float c185 = -0x1.01e38ap-5f;  // -0.0314805694
-    const float t187 = __builtin_fmaf(t21, t186, c185);
-    const float c186 = 0x1.208522p-6f;  // 0.0176098663
-    const float t188 = __builtin_fmaf(t21, t187, c186);
-    const float c187 = 0x1.10fb7ap-7f;  // 0.00833075959
-    const float t189 = __builtin_fmaf(t21, t188, c187);
-    const float c188 = -0x1.6f6e78p-8f;  // -0.00560656004
-    const float t190 = __builtin_fmaf(t21, t189, c188);
-    const float c189 = -0x1.80af08p-9f;  // -0.00293490384
-    const float c190 = 0x1.e32d1p-10f;  // 0.00184317026
-    const float t191 = __builtin_fmaf(t21, c189, c190);
-    const float c191 = 0x1.33b5cp-9f;  // 0.00234764069
-    const float t192 = __builtin_fmaf(t21, t191, c191);
-    const float c192 = -0x1.4e84b2p-10f;  // -0.0012760862
-    const float t193 = __builtin_fmaf(t21, t192, c192);
-    const float c193 = -0x1.c83dc6p-14f;  // -0.000108776403
-    const float t194 = __builtin_fmaf(t21, t193, c193);
-    const float t195 = __builtin_fmaf(t10, t194, t57);
-    const float t196 = __builtin_fmaf(t10, t195, t29);
-    const float t197 = __builtin_fmaf(t10, t196, t38);
-    const float t198 = __builtin_fmaf(t10, t197, t66);
-    const float t199 = __builtin_fmaf(t10, t198, t117);
-    const float c194 = -0x1.f582f4p-9f;  // -0.00382622937
-    const float c195 = 0x1.893c8ep-9f;  // 0.00300015672
-    const float t200 = __builtin_fmaf(t21, c194, c195);
-    const float c196 = 0x1.476674p-6f;  // 0.0199829228
-    const float t201 = __builtin_fmaf(t21, t200, c196);
-    const float c197 = -0x1.5632e4p-8f;  // -0.00522153918
-    const float t202 = __builtin_fmaf(t21, t201, c197);
-    const float c198 = -0x1.bb6a02p-5f;  // -0.0541276969
-    const float t203 = __builtin_fmaf(t21, t202, c198);
-    const float c199 = 0x1.70af3ep-12f;  // 0.000351604976
-    const float t204 = __builtin_fmaf(t21, t203, c199);
-    const float c200 = 0x1.26671p-3f;  // 0.143751264
-    const float t205 = __builtin_fmaf(t21, t204, c200);
-    const float c201 = -0x1.5a383p-3f;  // -0.169052482
-    const float t206 = __builtin_fmaf(t21, t205, c201);
-    const float c202 = 0x1.43052ep-4f;  // 0.0788623616
-    const float t207 = __builtin_fmaf(t21, t206, c202);
-    const float c203 = -0x1.c131cp-7f;  // -0.0137083232
-    const float t208 = __builtin_fmaf(t21, t207, c203);
-    const float t209 = __builtin_fmaf(t10, t199, t208);
-    const float t210 = t209 + t128;  // dvar_dmu, normalised
-    const float t211 = t7 * t210;
-    const float c204 = 0x1.69879ep-8f;  // 0.00551650627
-    const float c205 = 0x1.25afp-11f;  // 0.000560157001
-    const float t212 = __builtin_fmaf(t21, c204, c205);
-    const float c206 = -0x1.f7e8e2p-7f;  // -0.0153781036
-    const float t213 = __builtin_fmaf(t21, t212, c206);
-    const float c207 = 0x1.1db64cp-7f;  // 0.00871924125
-    const float t214 = __builtin_fmaf(t21, t213, c207);
-    const float c208 = 0x1.f490d8p-10f;  // 0.00190950697
-    const float t215 = __builtin_fmaf(t21, t214, c208);
-    const float c209 = -0x1.52c452p-10f;  // -0.00129229308
-    const float t216 = __builtin_fmaf(t21, t215, c209);
-    const float c210 = -0x1.0f3318p-6f;  // -0.016552709
-    const float c211 = 0x1.322772p-6f;  // 0.0186861623
-    const float t217 = __builtin_fmaf(t21, c210, c211);
-    const float c212 = 0x1.48e03ep-6f;  // 0.0200729948
-    const float t218 = __builtin_fmaf(t21, t217, c212);
-    const float c213 = -0x1.a1ae64p-6f;  // -0.0254932381
-    const float t219 = __builtin_fmaf(t21, t218, c213);
-    const float c214 = -0x1.6a2468p-9f;  // -0.00276292581
-    const float t220 = __builtin_fmaf(t21, t219, c214);
-    const float c215 = 0x1.cbb88cp-8f;  // 0.00701478403
-    const float t221 = __builtin_fmaf(t21, t220, c215);
-    const float c216 = -0x1.dcab8ap-11f;  // -0.000909176015
-    const float t222 = __builtin_fmaf(t21, t221, c216);
-    const float c217 = -0x1.2ab91p-8f;  // -0.00455814973
-    const float c218 = 0x1.1d64c2p-10f;  // 0.00108869013
-    const float t223 = __builtin_fmaf(t21, c217, c218);
-    const float c219 = 0x1.23cc2p-5f;  // 0.0356197953
-    const float t224 = __builtin_fmaf(t21, t223, c219);
-    const float c220 = -0x1.f077e8p-7f;  // -0.0151510127
-    const float t225 = __builtin_fmaf(t21, t224, c220);
-    const float c221 = -0x1.11ddc8p-4f;  // -0.0668618977
-    const float t226 = __builtin_fmaf(t21, t225, c221);
-    const float c222 = 0x1.6d42bep-5f;  // 0.0445874892
-    const float t227 = __builtin_fmaf(t21, t226, c222);
-    const float c223 = 0x1.63d58p-6f;  // 0.0217183828
-    const float t228 = __builtin_fmaf(t21, t227, c223);
-    const float c224 = -0x1.1591bp-6f;  // -0.0169414729
-    const float t229 = __builtin_fmaf(t21, t228, c224);
-    const float c225 = 0x1.e433e6p-12f;  // 0.000461771706
-    const float t230 = __builtin_fmaf(t21, t229, c225);
-    const float c226 = -0x1.03bca6p-7f;  // -0.00792654138
-    const float c227 = -0x1.9aca48p-8f;  // -0.00626816042
-    const float t231 = __builtin_fmaf(t21, c226, c227);
-    const float c228 = 0x1.e11be2p-6f;  // 0.0293645579
-    const float t232 = __builtin_fmaf(t21, t231, c228);
-    const float c229 = 0x1.ce1724p-6f;  // 0.0282037593
-    const float t233 = __builtin_fmaf(t21, t232, c229);
-    const float c230 = -0x1.bfa62cp-5f;  // -0.0546446666
-    const float t234 = __builtin_fmaf(t21, t233, c230);
-    const float c231 = -0x1.0e111ap-4f;  // -0.0659342781
-    const float t235 = __builtin_fmaf(t21, t234, c231);
-    const float c232 = 0x1.a1862ap-4f;  // 0.101934589
-    const float t236 = __builtin_fmaf(t21, t235, c232);
-    const float c233 = 0x1.a296c8p-5f;  // 0.0510972887
-    const float t237 = __builtin_fmaf(t21, t236, c233);
-    const float c234 = -0x1.21fb8cp-3f;  // -0.141593069
-    const float t238 = __builtin_fmaf(t21, t237, c234);
-    const float c235 = 0x1.4d7064p-4f;  // 0.0814060122
-    const float t239 = __builtin_fmaf(t21, t238, c235);
-    const float c236 = 0x1.eff7c8p-2f;  // 0.484343648
-    const float t240 = __builtin_fmaf(t21, t239, c236);
-    const float c237 = 0x1.b7a7aap-7f;  // 0.0134172039
-    const float c238 = 0x1.2536f2p-9f;  // 0.0022370501
-    const float t241 = __builtin_fmaf(t21, c237, c238);
-    const float c239 = -0x1.6d6c72p-5f;  // -0.0446073748
-    const float t242 = __builtin_fmaf(t21, t241, c239);
-    const float c240 = 0x1.9e395cp-6f;  // 0.0252822302
-    const float t243 = __builtin_fmaf(t21, t242, c240);
-    const float c241 = 0x1.99f81p-7f;  // 0.0125112608
-    const float t244 = __builtin_fmaf(t21, t243, c241);
-    const float c242 = -0x1.3a1f9cp-7f;  // -0.00958628766
-    const float t245 = __builtin_fmaf(t21, t244, c242);
-    const float c243 = 0x1.a5889cp-11f;  // 0.000804011594
-    const float t246 = __builtin_fmaf(t21, t245, c243);
-    const float t247 = __builtin_fmaf(t10, t246, t153);
-    const float c244 = -0x1.1949a8p-10f;  // -0.0010730275
-    const float c245 = -0x1.66c5a8p-6f;  // -0.0218977109
-    const float t248 = __builtin_fmaf(t21, c244, c245);
-    const float c246 = -0x1.8cf228p-9f;  // -0.00302845705
-    const float t249 = __builtin_fmaf(t21, t248, c246);
-    const float c247 = 0x1.020b2p-4f;  // 0.0629988909
-    const float t250 = __builtin_fmaf(t21, t249, c247);
-    const float c248 = -0x1.136452p-7f;  // -0.0084042931
-    const float t251 = __builtin_fmaf(t21, t250, c248);
-    const float c249 = -0x1.adba06p-5f;  // -0.0524568669
-    const float t252 = __builtin_fmaf(t21, t251, c249);
-    const float c250 = 0x1.85e6eap-6f;  // 0.02379773
-    const float t253 = __builtin_fmaf(t21, t252, c250);
-    const float c251 = -0x1.e464e6p-15f;  // -5.77442806e-05
-    const float t254 = __builtin_fmaf(t21, t253, c251);
-    const float t255 = __builtin_fmaf(t10, t247, t254);
-    const float t256 = __builtin_fmaf(t10, t255, t162);
-    const float c252 = 0x1.3dce34p-7f;  // 0.00969865359
-    const float c253 = -0x1.8310fcp-9f;  // -0.00295308186
-    const float t257 = __builtin_fmaf(t21, c252, c253);
-    const float c254 = -0x1.2a48fp-5f;  // -0.0364117324
-    const float t258 = __builtin_fmaf(t21, t257, c254);
-    const float c255 = 0x1.be75e6p-8f;  // 0.00681244722
-    const float t259 = __builtin_fmaf(t21, t258, c255);
-    const float c256 = 0x1.3147bcp-4f;  // 0.0745313019
-    const float t260 = __builtin_fmaf(t21, t259, c256);
-    const float c257 = -0x1.112e7p-12f;  // -0.000260526082
-    const float t261 = __builtin_fmaf(t21, t260, c257);
-    const float c258 = -0x1.2f5e3p-3f;  // -0.148128867
-    const float t262 = __builtin_fmaf(t21, t261, c258);
-    const float c259 = 0x1.1fd436p-4f;  // 0.0702707395
-    const float t263 = __builtin_fmaf(t21, t262, c259);
-    const float c260 = 0x1.ad29b2p-3f;  // 0.209552184
-    const float t264 = __builtin_fmaf(t21, t263, c260);
-    const float c261 = -0x1.5dbccap-1f;  // -0.683080971
-    const float t265 = __builtin_fmaf(t21, t264, c261);
-    const float t266 = __builtin_fmaf(t10, t256, t265);
-    const float t267 = t19 * t266;
-    const float c262 = -0x1.0807cp-9f;  // -0.00201439112
-    const float c263 = 0x1.11b628p-11f;  // 0.000522063347
-    const float t268 = __builtin_fmaf(t21, c262, c263);
-    const float c264 = 0x1.f4a246p-10f;  // 0.0019097667
-    const float t269 = __builtin_fmaf(t21, t268, c264);
-    const float c265 = -0x1.91b36ep-12f;  // -0.000383091829
-    const float t270 = __builtin_fmaf(t21, t269, c265);
-    const float c266 = -0x1.a751a2p-13f;  // -0.000201854171
-    const float t271 = __builtin_fmaf(t21, t270, c266);
-    const float t272 = __builtin_fmaf(t12, t271, t167);
-    const float t273 = __builtin_fmaf(t12, t272, t173);
-    const float t274 = __builtin_fmaf(t12, t273, t108);
-    const float t275 = __builtin_fmaf(t12, t274, t181);
-    const float t276 = __builtin_fmaf(t12, t275, t190);
-    const float c267 = -0x1.c668ccp-10f;  // -0.00173343415
-    const float c268 = 0x1.48dc08p-11f;  // 0.000627249712
-    const float t277 = __builtin_fmaf(t21, c267, c268);
-    const float c269 = 0x1.950394p-8f;  // 0.00618002284
-    const float t278 = __builtin_fmaf(t21, t277, c269);
-    const float c270 = -0x1.2d8358p-10f;  // -0.00115018105
-    const float t279 = __builtin_fmaf(t21, t278, c270);
-    const float c271 = -0x1.ee7902p-7f;  // -0.0150901088
-    const float t280 = __builtin_fmaf(t21, t279, c271);
-    const float c272 = -0x1.11573p-15f;  // -3.25847359e-05
-    const float t281 = __builtin_fmaf(t21, t280, c272);
-    const float c273 = 0x1.b3c612p-5f;  // 0.0531950332
-    const float t282 = __builtin_fmaf(t21, t281, c273);
-    const float c274 = -0x1.3daefp-4f;  // -0.0775594115
-    const float t283 = __builtin_fmaf(t21, t282, c274);
-    const float c275 = 0x1.747a4p-5f;  // 0.0454684496
-    const float t284 = __builtin_fmaf(t21, t283, c275);
-    const float c276 = -0x1.443c08p-7f;  // -0.0098948516
-    const float t285 = __builtin_fmaf(t21, t284, c276);
-    const float t286 = __builtin_fmaf(t12, t276, t285);  // dmean_dvar, normalised
-    const float t287 = t4 * t286;
-    const float t288 = t287 * grad_mean;
-    const float c277 = -0x1.3ebf34p-8f;  // -0.00486369152
-    const float c278 = 0x1.deadaap-11f;  // 0.000913006545
-    const float t289 = __builtin_fmaf(t21, c277, c278);
-    const float c279 = 0x1.f3e314p-7f;  // 0.0152553413
-    const float t290 = __builtin_fmaf(t21, t289, c279);
-    const float c280 = -0x1.2fb4c6p-6f;  // -0.0185367521
-    const float t291 = __builtin_fmaf(t21, t290, c280);
-    const float c281 = 0x1.876ecp-8f;  // 0.00597278774
-    const float t292 = __builtin_fmaf(t21, t291, c281);
-    const float c282 = 0x1.bba2e4p-11f;  // 0.000846169074
-    const float t293 = __builtin_fmaf(t21, t292, c282);
-    const float c283 = 0x1.7b9e7p-8f;  // 0.00579252467
-    const float c284 = -0x1.07a902p-8f;  // -0.00402313517
-    const float t294 = __builtin_fmaf(t21, c283, c284);
-    const float c285 = -0x1.835f62p-6f;  // -0.0236433465
-    const float t295 = __builtin_fmaf(t21, t294, c285);
-    const float c286 = 0x1.f82196p-7f;  // 0.0153848631
-    const float t296 = __builtin_fmaf(t21, t295, c286);
-    const float c287 = 0x1.51c65cp-5f;  // 0.0412322804
-    const float t297 = __builtin_fmaf(t21, t296, c287);
-    const float c288 = -0x1.9b022cp-5f;  // -0.0501719341
-    const float t298 = __builtin_fmaf(t21, t297, c288);
-    const float c289 = 0x1.f8f50ap-7f;  // 0.0154100703
-    const float t299 = __builtin_fmaf(t21, t298, c289);
-    const float c290 = 0x1.e42eaep-8f;  // 0.00738803623
-    const float c291 = -0x1.e474cp-8f;  // -0.00739221275
-    const float t300 = __builtin_fmaf(t21, c290, c291);
-    const float c292 = -0x1.5d933p-8f;  // -0.00533409044
-    const float t301 = __builtin_fmaf(t21, t300, c292);
-    const float c293 = 0x1.8c99p-8f;  // 0.00605159998
-    const float t302 = __builtin_fmaf(t21, t301, c293);
-    const float c294 = -0x1.33fc1ep-12f;  // -0.000293717225
-    const float t303 = __builtin_fmaf(t21, t302, c294);
-    const float c295 = -0x1.732b82p-12f;  // -0.000353975251
-    const float t304 = __builtin_fmaf(t21, t303, c295);
-    const float t305 = __builtin_fmaf(t10, t304, t222);
-    const float t306 = __builtin_fmaf(t10, t305, t136);
-    const float t307 = __builtin_fmaf(t10, t306, t230);
-    const float t308 = __builtin_fmaf(t10, t307, t146);
-    const float t309 = __builtin_fmaf(t10, t308, t240);
-    const float t310 = t309 + t267;  // dvar_dvar, normalised
-    const float t311 = __builtin_fmaf(t310, grad_var, t288);
-    const float c296 = 0x1.7a944cp-8f;  // 0.00577666145
-    const float c297 = -0x1.542256p-8f;  // -0.00519003486
-    const float t312 = __builtin_fmaf(t21, c296, c297);
-    const float c298 = -0x1.2785d6p-10f;  // -0.00112733
-    const float t313 = __builtin_fmaf(t21, t312, c298);
-    const float c299 = 0x1.eaf3aap-11f;  // 0.000936416269
-    const float t314 = __builtin_fmaf(t21, t313, c299);
-    const float t315 = __builtin_fmaf(t12, t314, t216);
-    const float t316 = __builtin_fmaf(t12, t315, t293);
-    const float t317 = __builtin_fmaf(t12, t316, t299);
-    const float c300 = -0x1.a6ddacp-9f;  // -0.00322621083
-    const float c301 = 0x1.6337eep-9f;  // 0.00271010189
-    const float t318 = __builtin_fmaf(t21, c300, c301);
-    const float c302 = 0x1.e9841ep-7f;  // 0.0149388453
-    const float t319 = __builtin_fmaf(t21, t318, c302);
-    const float c303 = -0x1.7f9234p-7f;  // -0.0117056612
-    const float t320 = __builtin_fmaf(t21, t319, c303);
-    const float c304 = -0x1.51abf6p-4f;  // -0.0824393854
-    const float t321 = __builtin_fmaf(t21, t320, c304);
-    const float c305 = 0x1.15c4e6p-2f;  // 0.27125892
-    const float t322 = __builtin_fmaf(t21, t321, c305);
-    const float c306 = -0x1.6209f4p-1f;  // -0.691482186
-    const float t323 = __builtin_fmaf(t21, t322, c306);
-    const float t324 = __builtin_fmaf(t12, t317, t323);
-    const float t325 = t19 * t324;  // dmean_dmu, normalised
-    const float t326 = 0.5f + t325;
-    const float t327 = t326 * grad_mean;
-    const float t328 = __builtin_fmaf(t211, grad_var, t327);
-    *out_grad_mean = t328;
-    *out_grad_var = t311;
+    const float t0 = var + 1.792f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 1.3386561f;
+    const float t5 = var * t2;
+    const float t6 = (t3 < (-11.892525f)) ? (-11.892525f) : t3;
+    const float t7 = FMA(2.0f, t4, -1.0f);
+    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t9 = (11.892525f < t6) ? 11.892525f : t6;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.9401724f, 8.461552f)));
+    const float t11 = FMA(t10, t10 * 2.0f, -1.0f);
+    const float t12 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.008029887f,
+        0.004846561f), -0.028531643f), -0.007694764f), 0.04093758f), -0.0046479213f), -0.019027803f), 0.005354781f),
+        0.0009445095f);
+    const float t13 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0064020758f,
+        0.0017073806f), 0.02286115f), 0.0011349912f), -0.035701025f), -0.013164528f), 0.038920473f), 0.0023502912f),
+        -0.014377751f), 0.0026290847f);
+    const float t14 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.017959991f, -0.023419302f),
+        -0.015395161f), 0.028669642f), -0.0043138214f), -0.004303192f), 0.0008282233f);
+    const float t15 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.018550389f, 0.030128062f),
+        0.02807371f), -0.05491779f), -0.009254517f), 0.03313585f), -0.0071008145f), -0.0014356053f);
+    const float t16 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.003140674f, 0.007739443f),
+        0.0012125013f), -0.009752234f), 0.0022173491f), 0.0023448104f), -0.00055879424f);
+    const float t17 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0022977195f,
+        -0.013276807f), -0.0026765198f), 0.044167835f), 0.022711927f), -0.07196377f), -0.011887956f), 0.04603027f),
+        -0.0055214097f), -0.0053801676f);
+    const float t18 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.006464447f, 0.009529363f), 0.0009475518f), -0.00550867f), 0.0011557104f), 0.00030983728f), t14), t15),
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.009668847f, -0.015150094f), 0.026857799f),
+        0.04734322f), -0.05479574f), -0.014962816f), 0.024418658f), -0.0041028275f)), FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0031676574f, 0.025764767f), -0.035463955f), -0.07070444f),
+        0.09431961f), 0.03729813f), -0.06843048f), 0.0069447975f), 0.0070582326f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.006597584f, -0.0034532852f), 0.03206082f), 0.020885814f),
+        -0.06258309f), -0.045643173f), 0.0800813f), 0.027986018f), -0.061447736f), 0.018739892f));
+    const float t19 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0040149833f,
+        0.0017596118f), -0.013557672f), 0.0001166125f), 0.015836876f), -0.0054812636f), -0.0055031725f),
+        0.0028607897f), -2.9175373e-5f);
+    const float t20 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010776701f,
+        0.00022057604f), -0.04088004f), -0.009738852f), 0.07078364f), 0.029002974f), -0.09624963f), 0.015155113f),
+        0.033874404f), -0.012954453f);
+    const float t21 = t10 * FMA(t7, t18, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, 0.0071054585f, 0.0007973292f), -0.032586016f), -0.008678155f), 0.081129216f), 0.030109622f),
+        -0.23149772f), 0.24290317f), -0.10725366f), 0.017975587f));
+    const float t22 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010785145f,
+        0.0065716393f), -0.032447927f), -0.018002948f), 0.036267716f), 0.013986807f), -0.016036615f), -0.0035524627f),
+        0.0023655868f);
+    const float t23 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.010124686f, 0.008611f), -0.040881284f), -0.04158077f), 0.07120466f), 0.083002724f), -0.09796099f),
+        -0.034817945f), 0.04326138f), 0.006735488f), -0.007682938f);
+    const float t24 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.013574041f, 0.0045512803f),
+        0.039760455f), -0.018450877f), -0.033632413f), 0.02019712f), 0.003547301f), -0.0023661687f);
+    const float t25 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.014164171f,
+        0.0017108128f), 0.06078657f), 0.00083268736f), -0.120444424f), -0.007253079f), 0.17535537f), -0.10633046f),
+        0.00044209f), 0.009038435f);
+    const float t26 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0030428362f, 0.002499019f), 0.0027810798f),
+        -0.0022373907f), -0.00020634326f), 0.00019028055f);
+    const float t27 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0019393296f, 0.0030016925f),
+        -0.0039508888f), -0.002347273f), 0.0016911486f), -5.3081843e-5f), 2.976412e-5f);
+    const float t28 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0014779982f,
+        0.002143105f), 0.0038979847f), -0.0056803892f), -0.01049173f), 0.012791772f), 0.004046183f), -0.006314464f),
+        0.00094082486f);
+    const float t29 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0028887012f,
+        -0.0030860342f), -0.012737422f), 0.007730745f), 0.026176017f), -0.009828629f), -0.03148057f), 0.017609866f),
+        0.00833076f), -0.00560656f);
+    // dvar_dmu, normalised
+    const float t30 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.0029349038f, 0.0018431703f), 0.0023476407f), -0.0012760862f), -0.0001087764f), t16), t12), t13), t17), t20),
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0038262294f,
+        0.0030001567f), 0.019982923f), -0.005221539f), -0.054127697f), 0.00035160498f), 0.14375126f), -0.16905248f),
+        0.07886236f), -0.013708323f)) + t21;
+    const float t31 = t5 * t30;
+    const float t32 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0055165063f, 0.000560157f), -0.015378104f),
+        0.008719241f), 0.001909507f), -0.0012922931f);
+    const float t33 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.016552709f, 0.018686162f),
+        0.020072995f), -0.025493238f), -0.0027629258f), 0.007014784f), -0.000909176f);
+    const float t34 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0045581497f,
+        0.0010886901f), 0.035619795f), -0.015151013f), -0.0668619f), 0.04458749f), 0.021718383f), -0.016941473f),
+        0.0004617717f);
+    const float t35 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.007926541f, -0.0062681604f), 0.029364558f), 0.02820376f), -0.054644667f), -0.06593428f), 0.10193459f),
+        0.05109729f), -0.14159307f), 0.08140601f), 0.48434365f);
+    const float t36 = t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.013417204f, 0.00223705f), -0.044607375f), 0.02528223f), 0.012511261f), -0.009586288f), 0.0008040116f), t24),
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0010730275f, -0.02189771f), -0.003028457f),
+        0.06299889f), -0.008404293f), -0.052456867f), 0.02379773f), -5.774428e-5f)), t25), FMA(t11, FMA(t11, FMA(t11,
+        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.009698654f, -0.0029530819f), -0.036411732f),
+        0.006812447f), 0.0745313f), -0.00026052608f), -0.14812887f), 0.07027074f), 0.20955218f), -0.683081f));
+    // dmean_dvar, normalised
+    const float t37 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.0020143911f, 0.00052206335f), 0.0019097667f), -0.00038309183f), -0.00020185417f), t26), t27), t19), t28),
+        t29), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0017334342f,
+        0.0006272497f), 0.006180023f), -0.001150181f), -0.015090109f), -3.2584736e-5f), 0.053195033f), -0.07755941f),
+        0.04546845f), -0.009894852f));
+    const float t38 = (t2 * t37) * grad_mean;
+    const float t39 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0048636915f, 0.00091300654f), 0.015255341f),
+        -0.018536752f), 0.0059727877f), 0.0008461691f);
+    const float t40 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0057925247f, -0.004023135f),
+        -0.023643347f), 0.015384863f), 0.04123228f), -0.050171934f), 0.01541007f);
+    // dvar_dvar, normalised
+    const float t41 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        0.007388036f, -0.0073922127f), -0.0053340904f), 0.0060516f), -0.00029371722f), -0.00035397525f), t33), t22),
+        t34), t23), t35) + t36;
+    const float t42 = FMA(t41, grad_var, t38);
+    // dmean_dmu, normalised
+    const float t43 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, 0.0057766614f, -0.005190035f),
+        -0.00112733f), 0.00093641627f), t32), t39), t40), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
+        -0.0032262108f, 0.002710102f), 0.014938845f), -0.011705661f), -0.082439385f), 0.27125892f), -0.6914822f));
+    const float t44 = FMA(t31, grad_var, (0.5f + t43) * grad_mean);
+    *out_grad_mean = t44;
+    *out_grad_var = t42;
 }
 
 void logsigmoid_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

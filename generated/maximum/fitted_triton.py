@@ -52,226 +52,88 @@ def maximum_fitted_forward(mean1, var1, mean2, var2):
     t4 = t1 & t2
     t5 = mean2 * -1.0
     t6 = tl.where(t0, var2, var1)
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t7 = c0 < t6
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t8 = t6 < c1
-    c2 = tl.full((), 0.00390625, tl.float32)
-    t9 = tl.where(t7, c2, 1.0)
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t10 = tl.where(t8, c3, t9)  # power of two that keeps residuals normal
-    t11 = tl.where(t7, 256.0, 1.0)
-    c4 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t12 = tl.where(t8, c4, t11)
-    t13 = var1 * t10
-    t14 = t10 * t13
-    t15 = var2 * t10
-    t16 = t10 * t15
-    t17 = t14 + t16
-    t18 = 0.0 == t17
-    t19 = tl.where(t18, 1.0, t17)
-    t20 = tl.where(t4, t19, -1.0)
-    t21 = tl.sqrt_rn(t20)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t22 = tl.div_rn(1.0, t21)
-    t23 = 0.5 * t22
-    t24 = t22 * -1.0
-    t25 = tl.fma(t21, t24, 1.0)
-    t26 = t21 * -1.0
-    t27 = tl.fma(t21, t26, t20)
-    t28 = t17 - t14
-    t29 = t17 - t28
-    t30 = t14 - t29
-    t31 = t16 - t28
-    t32 = t30 + t31
-    t33 = tl.where(t18, 0.0, t32)
-    t34 = tl.where(t4, t33, 0.0)
-    t35 = t34 + t27
-    t36 = t35 * t23
-    t37 = tl.fma(t36, t24, t25)
-    t38 = t21 + t36
-    t39 = t12 * t38
-    t40 = tl.where(t18, 0.0, t39)
-    t41 = t22 * t37
-    t42 = t3 - mean1
-    t43 = t5 - t42
-    t44 = t3 - t42
-    t45 = mean1 - t44
-    t46 = t45 + t43
-    t47 = t46 * -1.0
-    t48 = tl.abs(t3)
-    t49 = t3 < 0.0
-    t50 = tl.where(t49, t47, t46)
-    t51 = t10 * t50
-    t52 = t10 * t48
-    t53 = 0.0 < t48
-    t54 = t18 & t53
-    c5 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t55 = tl.where(t54, c5, t52)
-    t56 = tl.where(t54, 0.0, t51)
-    t57 = t22 * t55
-    t58 = t57 * -1.0
-    t59 = tl.fma(t22, t55, t58)
-    t60 = tl.fma(t41, t55, t59)
-    t61 = tl.fma(t22, t56, t60)
-    t62 = mean1 < mean2
-    t63 = tl.where(t62, var1, var2)
-    t64 = tl.where(t62, mean2, mean1)
-    t65 = tl.where(t62, var2, var1)
-    t66 = 20.5 < t57
-    t67 = tl.where(t66, 20.5, t57)  # t = min(|mean1 - mean2|/theta, reach)
-    t68 = tl.where(t66, 0.0, t61)
-    t69 = t67 + t68
-    t70 = tl.fma(0.25, t69, 1.0)
-    t71 = tl.div_rn(1.0, t70)  # u = 1/(1 + t/4)
-    t72 = t71 - 0.25
-    c6 = tl.full((), 0.05137128382921219, tl.float32)
-    c7 = tl.full((), -0.20562410354614258, tl.float32)
-    t73 = tl.fma(t72, c6, c7)
-    c8 = tl.full((), 0.2797004282474518, tl.float32)
-    t74 = tl.fma(t72, t73, c8)
-    c9 = tl.full((), -0.0872727483510971, tl.float32)
-    t75 = tl.fma(t72, t74, c9)
-    c10 = tl.full((), -0.052691616117954254, tl.float32)
-    t76 = tl.fma(t72, t75, c10)
-    c11 = tl.full((), -0.07871676236391068, tl.float32)
-    t77 = tl.fma(t72, t76, c11)
-    c12 = tl.full((), 0.011227812618017197, tl.float32)
-    t78 = tl.fma(t72, t77, c12)
-    c13 = tl.full((), 0.11637680232524872, tl.float32)
-    t79 = tl.fma(t72, t78, c13)
-    c14 = tl.full((), 0.1716008186340332, tl.float32)
-    t80 = tl.fma(t72, t79, c14)
-    c15 = tl.full((), 0.15958353877067566, tl.float32)
-    t81 = tl.fma(t72, t80, c15)
-    c16 = tl.full((), 0.10685103386640549, tl.float32)
-    t82 = tl.fma(t72, t81, c16)
-    c17 = tl.full((), 0.05081731826066971, tl.float32)
-    t83 = tl.fma(t72, t82, c17)
-    c18 = tl.full((), 0.014190124347805977, tl.float32)
-    t84 = tl.fma(t72, t83, c18)
-    t85 = t71 * t84
-    t86 = t71 * t85
-    t87 = t71 * t86  # J_2/sqrt(2 pi)
-    t88 = t87 * 2.0
-    t89 = tl.fma(t69, t69, 1.0)
-    t90 = tl.div_rn(1.0, t89)
-    t91 = t69 * -1.0
-    c19 = tl.full((), 0.3989422917366028, tl.float32)
-    t92 = tl.fma(t88, t91, c19)
-    t93 = t90 * t92  # J_1/sqrt(2 pi)
-    t94 = t67 * t67
-    t95 = t94 * -1.0
-    t96 = tl.fma(t67, t67, t95)
-    t97 = tl.fma(t67, t68, t96)
-    t98 = tl.fma(t67, t68, t97)
-    t99 = t98 * -0.5
-    t100 = t94 * -0.5
-    c20 = tl.full((), 1.4426950216293335, tl.float32)
-    c21 = tl.full((), 12582912.0, tl.float32)
-    t101 = tl.fma(t100, c20, c21)
-    t102 = t101 - c21
-    c22 = tl.full((), -0.693145751953125, tl.float32)
-    t103 = tl.fma(t102, c22, t100)
-    c23 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t104 = tl.fma(t102, c23, t99)
-    t105 = t103 + t104
-    t106 = t101.to(tl.int32, bitcast=True)
-    t107 = t106 >> 2
-    t108 = t107 + 127
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t106 + 1
-    t112 = t111 >> 2
-    t113 = 127 + t112
-    t114 = t113 << 23
-    t115 = t114.to(tl.float32, bitcast=True)
-    t116 = t106 + 2
-    t117 = t116 >> 2
-    t118 = 127 + t117
-    t119 = t118 << 23
-    t120 = t119.to(tl.float32, bitcast=True)
-    t121 = t106 + 3
-    t122 = t121 >> 2
-    t123 = 127 + t122
-    t124 = t123 << 23
-    t125 = t124.to(tl.float32, bitcast=True)
-    c24 = tl.full((), 0.001381422160193324, tl.float32)
-    c25 = tl.full((), 0.00836889911442995, tl.float32)
-    t126 = tl.fma(t105, c24, c25)
-    c26 = tl.full((), 0.04166840389370918, tl.float32)
-    t127 = tl.fma(t105, t126, c26)
-    c27 = tl.full((), 0.1666651964187622, tl.float32)
-    t128 = tl.fma(t105, t127, c27)
-    c28 = tl.full((), 0.4999999403953552, tl.float32)
-    t129 = tl.fma(t105, t128, c28)
-    t130 = t105 * t105
-    t131 = tl.fma(t129, t130, t105)
-    t132 = 1.0 + t131  # exp(-t^2/2), mantissa
-    t133 = t132 * t93
-    t134 = t40 * t133
-    t135 = t110 * t134
-    t136 = t115 * t135
-    t137 = t120 * t136
-    t138 = t125 * t137
-    t139 = t64 + t138
-    c29 = tl.full((), 128.87466430664062, tl.float32)
-    t140 = c29 < t57
-    t141 = tl.where(t140, c29, t57)
-    c30 = tl.full((), -2.9698405796807492e-06, tl.float32)
-    t142 = tl.where(t140, c30, t61)
-    c31 = tl.full((), -2.7002980709075928, tl.float32)
-    t143 = t141 * c31
-    t144 = t143 * -1.0
-    t145 = tl.fma(t141, c31, t144)
-    t146 = tl.fma(t142, c31, t145)
-    c32 = tl.full((), -4.6818331433939875e-09, tl.float32)
-    t147 = tl.fma(t141, c32, t146)
-    t148 = tl.fma(c20, t143, c21)
-    t149 = t148 - c21
-    t150 = tl.fma(c22, t149, t143)
-    t151 = tl.fma(c23, t149, t147)
-    t152 = t150 + t151
-    t153 = t148.to(tl.int32, bitcast=True)
-    t154 = t153 >> 2
-    t155 = 127 + t154
-    t156 = t155 << 23
-    t157 = t156.to(tl.float32, bitcast=True)
-    t158 = 1 + t153
-    t159 = t158 >> 2
-    t160 = 127 + t159
-    t161 = t160 << 23
-    t162 = t161.to(tl.float32, bitcast=True)
-    t163 = 2 + t153
-    t164 = t163 >> 2
-    t165 = 127 + t164
-    t166 = t165 << 23
-    t167 = t166.to(tl.float32, bitcast=True)
-    t168 = 3 + t153
-    t169 = t168 >> 2
-    t170 = 127 + t169
-    t171 = t170 << 23
-    t172 = t171.to(tl.float32, bitcast=True)
-    t173 = tl.fma(c24, t152, c25)
-    t174 = tl.fma(t152, t173, c26)
-    t175 = tl.fma(t152, t174, c27)
-    t176 = tl.fma(t152, t175, c28)
-    t177 = t152 * t152
-    t178 = tl.fma(t176, t177, t152)
-    t179 = 1.0 + t178
-    t180 = t179 * t157
-    t181 = t162 * t180
-    t182 = t167 * t181
-    t183 = t172 * t182
-    t184 = 1.0 + t183
-    t185 = tl.div_rn(1.0, t184)
-    t186 = t179 * t185
-    t187 = t63 * t186
-    t188 = t157 * t187
-    t189 = t162 * t188
-    t190 = t167 * t189
-    t191 = t172 * t190
-    t192 = tl.fma(t65, t185, t191)
-    return (t139, t192)
+    t7 = 1.1529215e+18 < t6
+    t8 = t6 < 9.094947e-13
+    t9 = tl.where(t8, 2.8147498e+14, tl.where(t7, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t10 = tl.where(t8, 3.5527137e-15, tl.where(t7, 256.0, 1.0))
+    t11 = t9 * (var1 * t9)
+    t12 = t9 * (var2 * t9)
+    t13 = t11 + t12
+    t14 = 0.0 == t13
+    t15 = tl.where(t4, tl.where(t14, 1.0, t13), -1.0)
+    t16 = tl.sqrt_rn(t15)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t17 = tl.div_rn(1.0, t16)
+    t18 = 0.5 * t17
+    t19 = t17 * -1.0
+    t20 = tl.fma(t16, t19, 1.0)
+    t21 = tl.fma(t16, t16 * -1.0, t15)
+    t22 = t13 - t11
+    t23 = (tl.where(t4, tl.where(t14, 0.0, (t11 - (t13 - t22)) + (t12 - t22)), 0.0) + t21) * t18
+    t24 = tl.fma(t23, t19, t20)
+    t25 = tl.where(t14, 0.0, t10 * (t16 + t23))
+    t26 = t17 * t24
+    t27 = t3 - mean1
+    t28 = t5 - t27
+    t29 = (mean1 - (t3 - t27)) + t28
+    t30 = t29 * -1.0
+    t31 = tl.abs(t3)
+    t32 = t9 * tl.where(t3 < 0.0, t30, t29)
+    t33 = t9 * t31
+    t34 = t14 & (0.0 < t31)
+    t35 = tl.where(t34, 1.2676506e+30, t33)
+    t36 = tl.where(t34, 0.0, t32)
+    t37 = t17 * t35
+    t38 = tl.fma(t17, t36, tl.fma(t26, t35, tl.fma(t17, t35, t37 * -1.0)))
+    t39 = mean1 < mean2
+    t40 = tl.where(t39, var1, var2)
+    t41 = tl.where(t39, mean2, mean1)
+    t42 = tl.where(t39, var2, var1)
+    t43 = 20.5 < t37
+    t44 = tl.where(t43, 20.5, t37)  # t = min(|mean1 - mean2|/theta, reach)
+    t45 = tl.where(t43, 0.0, t38)
+    t46 = t44 + t45
+    t47 = tl.div_rn(1.0, tl.fma(0.25, t46, 1.0))  # u = 1/(1 + t/4)
+    t48 = t47 - 0.25
+    # J_2/sqrt(2 pi)
+    t49 = (t47 * (t47 * (t47 * tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48,
+        tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, 0.051371284, -0.2056241), 0.27970043),
+        -0.08727275), -0.052691616), -0.07871676), 0.011227813), 0.1163768), 0.17160082), 0.15958354), 0.106851034),
+        0.05081732), 0.014190124))))
+    t50 = t49 * 2.0
+    t51 = tl.div_rn(1.0, tl.fma(t46, t46, 1.0)) * tl.fma(t50, t46 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
+    t52 = t44 * t44
+    t53 = tl.fma(t44, t45, tl.fma(t44, t45, tl.fma(t44, t44, t52 * -1.0))) * (-0.5)
+    t54 = t52 * (-0.5)
+    t55 = tl.fma(t54, 1.442695, 12582912.0)
+    t56 = t55 - 12582912.0
+    t57 = tl.fma(t56, -0.69314575, t54) + tl.fma(t56, -1.4286068e-6, t53)
+    t58 = t55.to(tl.int32, bitcast=True)
+    t59 = (((t58 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t60 = ((127 + ((t58 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t61 = ((127 + ((t58 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t62 = ((127 + ((t58 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    # exp(-t^2/2), mantissa
+    t63 = (1.0 + tl.fma(tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, 0.0013814222, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t57 * t57, t57))
+    t64 = t41 + (t62 * (t61 * (t60 * (t59 * (t25 * (t63 * t51))))))
+    t65 = 128.87466 < t37
+    t66 = tl.where(t65, 128.87466, t37)
+    t67 = tl.where(t65, -2.9698406e-6, t38)
+    t68 = t66 * (-2.700298)
+    t69 = tl.fma(t66, -4.681833e-9, tl.fma(t67, -2.700298, tl.fma(t66, -2.700298, t68 * -1.0)))
+    t70 = tl.fma(1.442695, t68, 12582912.0)
+    t71 = t70 - 12582912.0
+    t72 = tl.fma(-0.69314575, t71, t68) + tl.fma(-1.4286068e-6, t71, t69)
+    t73 = t70.to(tl.int32, bitcast=True)
+    t74 = ((127 + (t73 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t75 = ((127 + ((1 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t76 = ((127 + ((2 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t77 = ((127 + ((3 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t78 = (1.0 + tl.fma(tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(0.0013814222, t72, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t72 * t72, t72))
+    t79 = tl.div_rn(1.0, 1.0 + (t77 * (t76 * (t75 * (t78 * t74)))))
+    t80 = tl.fma(t42, t79, t77 * (t76 * (t75 * (t74 * (t40 * (t78 * t79))))))
+    return (t64, t80)
 
 
 @triton.jit
@@ -290,253 +152,106 @@ def maximum_fitted_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_
 
 @triton.jit
 def maximum_fitted_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
-    t0 = var1 < var2
-    t1 = tl.where(t0, var2, var1)
-    c0 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = t1 < c0
-    c1 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t3 = c1 < t1
-    c2 = tl.full((), 0.00390625, tl.float32)
-    t4 = tl.where(t3, c2, 1.0)
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t5 = tl.where(t2, c3, t4)  # power of two that keeps residuals normal
-    t6 = var1 * t5
-    t7 = t5 * t6
-    t8 = var2 * t5
-    t9 = t5 * t8
-    t10 = t7 + t9
-    t11 = 0.0 == t10
-    t12 = tl.where(t11, 1.0, t10)
-    t13 = 0.0 <= var1
-    t14 = 0.0 <= var2
-    t15 = t13 & t14
-    t16 = tl.where(t15, t12, -1.0)
-    t17 = tl.sqrt_rn(t16)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t18 = t17 * -1.0
-    t19 = tl.fma(t17, t18, t16)
-    t20 = t10 - t7
-    t21 = t10 - t20
-    t22 = t7 - t21
-    t23 = t9 - t20
-    t24 = t22 + t23
-    t25 = tl.where(t11, 0.0, t24)
-    t26 = tl.where(t15, t25, 0.0)
-    t27 = t26 + t19
-    t28 = tl.div_rn(1.0, t17)
-    t29 = 0.5 * t28
-    t30 = t27 * t29
-    t31 = t28 * -1.0
-    t32 = tl.fma(t17, t31, 1.0)
-    t33 = tl.fma(t30, t31, t32)
-    t34 = t28 * t33
-    t35 = mean1 - mean2
-    t36 = tl.abs(t35)
-    t37 = 0.0 < t36
-    t38 = t11 & t37
-    t39 = t5 * t36
-    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t40 = tl.where(t38, c4, t39)
-    t41 = t28 * t40
-    t42 = t41 * -1.0
-    t43 = tl.fma(t28, t40, t42)
-    t44 = tl.fma(t34, t40, t43)
-    t45 = t35 - mean1
-    t46 = t35 - t45
-    t47 = mean1 - t46
-    t48 = mean2 * -1.0
-    t49 = t48 - t45
-    t50 = t47 + t49
+    t0 = tl.where(var1 < var2, var2, var1)
+    t1 = t0 < 9.094947e-13
+    t2 = 1.1529215e+18 < t0
+    t3 = tl.where(t1, 2.8147498e+14, tl.where(t2, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t4 = t3 * (var1 * t3)
+    t5 = t3 * (var2 * t3)
+    t6 = t4 + t5
+    t7 = 0.0 == t6
+    t8 = tl.where(t7, 1.0, t6)
+    t9 = (0.0 <= var1) & (0.0 <= var2)
+    t10 = tl.where(t9, t8, -1.0)
+    t11 = tl.sqrt_rn(t10)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t12 = tl.fma(t11, t11 * -1.0, t10)
+    t13 = t6 - t4
+    t14 = tl.where(t9, tl.where(t7, 0.0, (t4 - (t6 - t13)) + (t5 - t13)), 0.0) + t12
+    t15 = tl.div_rn(1.0, t11)
+    t16 = t14 * (0.5 * t15)
+    t17 = t15 * -1.0
+    t18 = t15 * tl.fma(t16, t17, tl.fma(t11, t17, 1.0))
+    t19 = mean1 - mean2
+    t20 = tl.abs(t19)
+    t21 = t7 & (0.0 < t20)
+    t22 = tl.where(t21, 1.2676506e+30, t3 * t20)
+    t23 = t15 * t22
+    t24 = tl.fma(t18, t22, tl.fma(t15, t22, t23 * -1.0))
+    t25 = t19 - mean1
+    t26 = (mean1 - (t19 - t25)) + ((mean2 * -1.0) - t25)
+    t27 = t26 * -1.0
+    t28 = tl.fma(t15, tl.where(t21, 0.0, t3 * tl.where(t19 < 0.0, t27, t26)), t24)
+    t29 = 64.43733 < t23
+    t30 = tl.where(t29, -1.4849203e-6, t28)
+    t31 = tl.where(t29, 64.43733, t23)
+    t32 = t31 * (-2.700298)
+    t33 = tl.fma(t31, -4.681833e-9, tl.fma(t30, -2.700298, tl.fma(t31, -2.700298, t32 * -1.0)))
+    t34 = tl.fma(1.442695, t32, 12582912.0)
+    t35 = t34 - 12582912.0
+    t36 = tl.fma(-1.4286068e-6, t35, t33)
+    t37 = tl.fma(-0.69314575, t35, t32) + t36
+    t38 = (1.0 + tl.fma(tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(0.0013814222, t37, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t37 * t37, t37))
+    t39 = t34.to(tl.int32, bitcast=True)
+    t40 = ((127 + (t39 >> 1)) << 23).to(tl.float32, bitcast=True)
+    t41 = t38 * t40
+    t42 = ((127 + ((1 + t39) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t43 = tl.div_rn(1.0, 1.0 + (t42 * t41))
+    t44 = t38 * t43
+    t45 = (t43 * t44) * 2.700298
+    t46 = t15 + t18
+    t47 = mean1 < mean2
+    t48 = t45 * ((t46 * (t46 * tl.where(t47, t5, t4))) - (t46 * (t46 * tl.where(t47, t4, t5))))
+    t49 = t11 + t16
+    t50 = t42 * (t40 * (tl.where(t7, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t2, 256.0, 1.0)) * t49) * t48))
     t51 = t50 * -1.0
-    t52 = t35 < 0.0
-    t53 = tl.where(t52, t51, t50)
-    t54 = t5 * t53
-    t55 = tl.where(t38, 0.0, t54)
-    t56 = tl.fma(t28, t55, t44)
-    c5 = tl.full((), 64.43733215332031, tl.float32)
-    t57 = c5 < t41
-    c6 = tl.full((), -1.4849202898403746e-06, tl.float32)
-    t58 = tl.where(t57, c6, t56)
-    t59 = tl.where(t57, c5, t41)
-    c7 = tl.full((), -2.7002980709075928, tl.float32)
-    t60 = t59 * c7
-    t61 = t60 * -1.0
-    t62 = tl.fma(t59, c7, t61)
-    t63 = tl.fma(t58, c7, t62)
-    c8 = tl.full((), -4.6818331433939875e-09, tl.float32)
-    t64 = tl.fma(t59, c8, t63)
-    c9 = tl.full((), 1.4426950216293335, tl.float32)
-    c10 = tl.full((), 12582912.0, tl.float32)
-    t65 = tl.fma(c9, t60, c10)
-    t66 = t65 - c10
-    c11 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t67 = tl.fma(c11, t66, t64)
-    c12 = tl.full((), -0.693145751953125, tl.float32)
-    t68 = tl.fma(c12, t66, t60)
-    t69 = t68 + t67
-    c13 = tl.full((), 0.001381422160193324, tl.float32)
-    c14 = tl.full((), 0.00836889911442995, tl.float32)
-    t70 = tl.fma(c13, t69, c14)
-    c15 = tl.full((), 0.04166840389370918, tl.float32)
-    t71 = tl.fma(t69, t70, c15)
-    c16 = tl.full((), 0.1666651964187622, tl.float32)
-    t72 = tl.fma(t69, t71, c16)
-    c17 = tl.full((), 0.4999999403953552, tl.float32)
-    t73 = tl.fma(t69, t72, c17)
-    t74 = t69 * t69
-    t75 = tl.fma(t73, t74, t69)
-    t76 = 1.0 + t75
-    t77 = t65.to(tl.int32, bitcast=True)
-    t78 = t77 >> 1
-    t79 = 127 + t78
-    t80 = t79 << 23
-    t81 = t80.to(tl.float32, bitcast=True)
-    t82 = t76 * t81
-    t83 = 1 + t77
-    t84 = t83 >> 1
-    t85 = 127 + t84
-    t86 = t85 << 23
-    t87 = t86.to(tl.float32, bitcast=True)
-    t88 = t87 * t82
-    t89 = 1.0 + t88
-    t90 = tl.div_rn(1.0, t89)
-    t91 = t76 * t90
-    t92 = t90 * t91
-    c18 = tl.full((), 2.7002980709075928, tl.float32)
-    t93 = t92 * c18
-    t94 = t28 + t34
-    t95 = mean1 < mean2
-    t96 = tl.where(t95, t9, t7)
-    t97 = t94 * t96
-    t98 = t94 * t97
-    t99 = tl.where(t95, t7, t9)
-    t100 = t94 * t99
-    t101 = t94 * t100
-    t102 = t98 - t101
-    t103 = t93 * t102
-    t104 = t17 + t30
-    t105 = tl.where(t3, 256.0, 1.0)
-    c19 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t106 = tl.where(t2, c19, t105)
-    t107 = t106 * t104
-    t108 = tl.where(t11, 0.0, t107)
-    t109 = t108 * t103
-    t110 = t81 * t109
-    t111 = t87 * t110
-    t112 = t111 * -1.0
-    t113 = tl.where(t95, t112, t111)
-    t114 = 18.6875 < t41
-    t115 = tl.where(t114, 18.6875, t41)  # t = min(|mean1 - mean2|/theta, reach)
-    t116 = t115 * t115
-    t117 = t116 * -0.5
-    t118 = tl.fma(t117, c9, c10)
-    t119 = t118 - c10
-    t120 = tl.fma(t119, c12, t117)
-    t121 = t116 * -1.0
-    t122 = tl.fma(t115, t115, t121)
-    t123 = tl.where(t114, 0.0, t56)
-    t124 = tl.fma(t115, t123, t122)
-    t125 = tl.fma(t115, t123, t124)
-    t126 = t125 * -0.5
-    t127 = tl.fma(t119, c11, t126)
-    t128 = t120 + t127
-    t129 = tl.fma(t128, c13, c14)
-    t130 = tl.fma(t128, t129, c15)
-    t131 = tl.fma(t128, t130, c16)
-    t132 = tl.fma(t128, t131, c17)
-    t133 = t128 * t128
-    t134 = tl.fma(t132, t133, t128)
-    t135 = 1.0 + t134  # exp(-t^2/2), mantissa
-    t136 = tl.fma(t115, 0.25, 1.0)
-    t137 = t136 - 1.0
-    t138 = t137 * -1.0
-    t139 = tl.fma(t115, 0.25, t138)
-    t140 = tl.fma(t123, 0.25, t139)
-    t141 = tl.div_rn(1.0, t136)  # u = 1/(1 + t/4)
-    t142 = t141 * -1.0
-    t143 = tl.fma(t136, t142, 1.0)
-    t144 = tl.fma(t140, t142, t143)
-    t145 = t141 * t144
-    t146 = t141 + t145
-    t147 = t146 - 0.25
-    c20 = tl.full((), -0.06790252774953842, tl.float32)
-    c21 = tl.full((), 0.2344544380903244, tl.float32)
-    t148 = tl.fma(t147, c20, c21)
-    c22 = tl.full((), -0.22880421578884125, tl.float32)
-    t149 = tl.fma(t147, t148, c22)
-    c23 = tl.full((), -0.0217814352363348, tl.float32)
-    t150 = tl.fma(t147, t149, c23)
-    c24 = tl.full((), 0.0013202751288190484, tl.float32)
-    t151 = tl.fma(t147, t150, c24)
-    c25 = tl.full((), 0.11696340143680573, tl.float32)
-    t152 = tl.fma(t147, t151, c25)
-    c26 = tl.full((), 0.1716618686914444, tl.float32)
-    t153 = tl.fma(t147, t152, c26)
-    c27 = tl.full((), 0.1595756709575653, tl.float32)
-    t154 = tl.fma(t147, t153, c27)
-    c28 = tl.full((), 0.10685098171234131, tl.float32)
-    t155 = tl.fma(t147, t154, c28)
-    c29 = tl.full((), 0.0508173368871212, tl.float32)
-    t156 = tl.fma(t147, t155, c29)
-    c30 = tl.full((), 0.014190124347805977, tl.float32)
-    t157 = tl.fma(t147, t156, c30)
-    t158 = t146 * t157
-    t159 = t146 * t158
-    t160 = t146 * t159  # J_2/sqrt(2 pi)
-    t161 = t160 * 2.0
-    t162 = t115 + t123
-    t163 = t162 * -1.0
-    c31 = tl.full((), 0.3989422917366028, tl.float32)
-    t164 = tl.fma(t161, t163, c31)
-    t165 = tl.fma(t162, t162, 1.0)
-    t166 = tl.div_rn(1.0, t165)
-    t167 = t166 * t164  # J_1/sqrt(2 pi)
-    t168 = tl.fma(t162, t167, t161)  # Mills ratio/sqrt(2 pi)
-    t169 = t135 * t168
-    t170 = t118.to(tl.int32, bitcast=True)
-    t171 = t170 >> 1
-    t172 = t171 + 127
-    t173 = t172 << 23
-    t174 = t173.to(tl.float32, bitcast=True)
-    t175 = t174 * t169
-    t176 = t170 + 1
-    t177 = t176 >> 1
-    t178 = 127 + t177
-    t179 = t178 << 23
-    t180 = t179.to(tl.float32, bitcast=True)
-    t181 = t180 * t175
-    t182 = t174 * t180
-    t183 = t135 * t182
-    t184 = t168 * t183
-    t185 = 1.0 - t184
-    t186 = tl.where(t95, t181, t185)
-    t187 = t186 * grad_mean
-    t188 = tl.fma(t113, grad_var, t187)
-    t189 = t59 + t58
-    t190 = 0.5 * t189
-    t191 = t103 * t190
-    t192 = t91 - t191
-    t193 = t81 * t192
-    t194 = t87 * t193
-    t195 = t81 * t191
-    t196 = t87 * t195
-    t197 = t90 - t196
-    t198 = tl.where(t95, t194, t197)
-    c32 = tl.full((), 0.1994711458683014, tl.float32)
-    t199 = t135 * c32
-    t200 = t174 * t199
-    t201 = t5 * t94
-    t202 = tl.where(t11, 0.0, t201)
-    t203 = t202 * t200
-    t204 = t180 * t203
-    t205 = t204 * grad_mean
-    t206 = tl.fma(t198, grad_var, t205)
-    t207 = tl.where(t95, t111, t112)
-    t208 = tl.where(t95, t185, t181)
-    t209 = t208 * grad_mean
-    t210 = tl.fma(t207, grad_var, t209)
-    t211 = tl.where(t95, t197, t194)
-    t212 = tl.fma(t211, grad_var, t205)
-    return (t188, t206, t210, t212)
+    t52 = tl.where(t47, t51, t50)
+    t53 = 18.6875 < t23
+    t54 = tl.where(t53, 18.6875, t23)  # t = min(|mean1 - mean2|/theta, reach)
+    t55 = t54 * t54
+    t56 = t55 * (-0.5)
+    t57 = tl.fma(t56, 1.442695, 12582912.0)
+    t58 = t57 - 12582912.0
+    t59 = tl.fma(t58, -0.69314575, t56)
+    t60 = tl.fma(t54, t54, t55 * -1.0)
+    t61 = tl.where(t53, 0.0, t28)
+    t62 = t59 + tl.fma(t58, -1.4286068e-6, tl.fma(t54, t61, tl.fma(t54, t61, t60)) * (-0.5))
+    # exp(-t^2/2), mantissa
+    t63 = (1.0 + tl.fma(tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, 0.0013814222, 0.008368899), 0.041668404),
+        0.1666652), 0.49999994), t62 * t62, t62))
+    t64 = tl.fma(t54, 0.25, 1.0)
+    t65 = tl.fma(t61, 0.25, tl.fma(t54, 0.25, (t64 - 1.0) * -1.0))
+    t66 = tl.div_rn(1.0, t64)  # u = 1/(1 + t/4)
+    t67 = t66 * -1.0
+    t68 = t66 + (t66 * tl.fma(t65, t67, tl.fma(t64, t67, 1.0)))
+    t69 = t68 - 0.25
+    # J_2/sqrt(2 pi)
+    t70 = (t68 * (t68 * (t68 * tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69,
+        tl.fma(t69, tl.fma(t69, tl.fma(t69, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751),
+        0.1169634), 0.17166187), 0.15957567), 0.10685098), 0.050817337), 0.014190124))))
+    t71 = t70 * 2.0
+    t72 = t54 + t61
+    t73 = tl.fma(t71, t72 * -1.0, 0.3989423)
+    t74 = tl.div_rn(1.0, tl.fma(t72, t72, 1.0)) * t73  # J_1/sqrt(2 pi)
+    t75 = tl.fma(t72, t74, t71)  # Mills ratio/sqrt(2 pi)
+    t76 = t63 * t75
+    t77 = t57.to(tl.int32, bitcast=True)
+    t78 = (((t77 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t79 = t78 * t76
+    t80 = ((127 + ((t77 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t81 = t80 * t79
+    t82 = 1.0 - (t75 * (t63 * (t78 * t80)))
+    t83 = tl.fma(t52, grad_var, tl.where(t47, t81, t82) * grad_mean)
+    t84 = t48 * (0.5 * (t31 + t30))
+    t85 = t42 * (t40 * (t44 - t84))
+    t86 = t43 - (t42 * (t40 * t84))
+    t87 = tl.where(t47, t85, t86)
+    t88 = t78 * (t63 * 0.19947115)
+    t89 = (t80 * (tl.where(t7, 0.0, t3 * t46) * t88)) * grad_mean
+    t90 = tl.fma(t87, grad_var, t89)
+    t91 = tl.fma(tl.where(t47, t50, t51), grad_var, tl.where(t47, t82, t81) * grad_mean)
+    t92 = tl.fma(tl.where(t47, t86, t85), grad_var, t89)
+    return (t83, t90, t91, t92)
 
 
 @triton.jit

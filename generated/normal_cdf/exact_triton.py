@@ -35,356 +35,128 @@ LANE_ELEMENTS = 2
 def normal_cdf_exact_forward(mean, var):
     t0 = 0.0 <= var
     t1 = tl.where(t0, var, 0.0)
-    t2 = 1.0 + t1
-    t3 = tl.sqrt_rn(t2)
-    t4 = tl.div_rn(1.0, t3)
-    t5 = mean * t4
-    t6 = t5 < -20.0
-    t7 = tl.where(t6, -20.0, t5)
-    t8 = 20.0 < t5
-    t9 = tl.where(t8, 20.0, t7)  # h = mean/sqrt(1 + var)
-    t10 = t9 * t9
-    t11 = t10 * -0.5
-    t12 = t11 < -176.5
-    t13 = tl.where(t12, -176.5, t11)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t14 = tl.fma(c0, t13, c1)
-    t15 = t14 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t16 = tl.fma(c2, t15, t13)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t17 = c3 * t15
-    t18 = t16 + t17
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t19 = tl.fma(c4, t18, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t20 = tl.fma(t18, t19, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t21 = tl.fma(t18, t20, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t22 = tl.fma(t18, t21, c8)
-    t23 = t18 * t18
-    t24 = tl.fma(t22, t23, t18)
-    t25 = 1.0 + t24
-    t26 = tl.where(t12, 0.0, t25)
-    t27 = tl.abs(t9)
-    t28 = tl.fma(t27, 0.25, 1.0)
-    t29 = tl.div_rn(1.0, t28)
-    t30 = t29 - 0.25
-    c9 = tl.full((), -0.001524440012872219, tl.float32)
-    c10 = tl.full((), -0.0064508854411542416, tl.float32)
-    t31 = tl.fma(t30, c9, c10)
-    c11 = tl.full((), 0.02471012808382511, tl.float32)
-    t32 = tl.fma(t30, t31, c11)
-    c12 = tl.full((), -0.0066454531624913216, tl.float32)
-    t33 = tl.fma(t30, t32, c12)
-    c13 = tl.full((), -0.026722537353634834, tl.float32)
-    t34 = tl.fma(t30, t33, c13)
-    c14 = tl.full((), -0.02037462592124939, tl.float32)
-    t35 = tl.fma(t30, t34, c14)
-    c15 = tl.full((), 0.018486473709344864, tl.float32)
-    t36 = tl.fma(t30, t35, c15)
-    c16 = tl.full((), 0.08069024980068207, tl.float32)
-    t37 = tl.fma(t30, t36, c16)
-    c17 = tl.full((), 0.1415320783853531, tl.float32)
-    t38 = tl.fma(t30, t37, c17)
-    c18 = tl.full((), 0.17952348291873932, tl.float32)
-    t39 = tl.fma(t30, t38, c18)
-    c19 = tl.full((), 0.18632885813713074, tl.float32)
-    t40 = tl.fma(t30, t39, c19)
-    c20 = tl.full((), 0.16664108633995056, tl.float32)
-    t41 = tl.fma(t30, t40, c20)
-    c21 = tl.full((), 0.13207589089870453, tl.float32)
-    t42 = tl.fma(t30, t41, c21)
-    t43 = t29 * t42  # Mills ratio/sqrt(2 pi)
-    t44 = t26 * t43
-    t45 = t14.to(tl.int32, bitcast=True)
-    t46 = t45 >> 2
-    t47 = 127 + t46
-    t48 = t47 << 23
-    t49 = t48.to(tl.float32, bitcast=True)
-    t50 = t49 * t44
-    t51 = 1 + t45
-    t52 = t51 >> 2
-    t53 = 127 + t52
-    t54 = t53 << 23
-    t55 = t54.to(tl.float32, bitcast=True)
-    t56 = t55 * t50
-    t57 = 2 + t45
-    t58 = t57 >> 2
-    t59 = 127 + t58
-    t60 = t59 << 23
-    t61 = t60.to(tl.float32, bitcast=True)
-    t62 = t61 * t56
-    t63 = 3 + t45
-    t64 = t63 >> 2
-    t65 = 127 + t64
-    t66 = t65 << 23
-    t67 = t66.to(tl.float32, bitcast=True)
-    t68 = t67 * t62
-    t69 = 1.0 - t68
-    t70 = t9 < 0.0
-    t71 = tl.where(t70, t44, t69)
-    t72 = tl.where(t70, t49, 1.0)
-    t73 = t71 * t72
-    t74 = tl.where(t70, t55, 1.0)
-    t75 = t74 * t73
-    t76 = tl.where(t70, t61, 1.0)
-    t77 = t76 * t75
-    t78 = tl.where(t70, t67, 1.0)
-    t79 = t78 * t77
-    t80 = tl.where(t0, 1.0, var)
-    t81 = tl.sqrt_rn(t80)
-    t82 = tl.where(t0, t79, t81)
-    c22 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t83 = c22 < t1
-    t84 = tl.where(t83, c22, t1)
-    t85 = tl.fma(2.0, t84, 1.0)
-    t86 = tl.div_rn(1.0, t85)
-    t87 = 2.0 * t84
-    t88 = t86 * t87
-    t89 = tl.sqrt_rn(t86)  # x0 = 1/sqrt(1 + 2 var)
-    t90 = 1.0 + t89
-    t91 = tl.div_rn(1.0, t90)
-    t92 = t88 * t91
-    t93 = t92 * -1.0
-    c23 = tl.full((), 0.04691007733345032, tl.float32)
-    t94 = tl.fma(t93, c23, 1.0)
-    t95 = tl.fma(t94, t94, 1.0)
-    t96 = t11 * t95
-    t97 = t96 < -176.5
-    t98 = tl.where(t97, -176.5, t96)
-    t99 = tl.fma(t98, c0, c1)
-    t100 = t99 - c1
-    t101 = tl.fma(t100, c2, t98)
-    t102 = t100 * c3
-    t103 = t101 + t102
-    t104 = tl.fma(t103, c4, c5)
-    t105 = tl.fma(t103, t104, c6)
-    t106 = tl.fma(t103, t105, c7)
-    t107 = tl.fma(t103, t106, c8)
-    t108 = t103 * t103
-    t109 = tl.fma(t107, t108, t103)
-    t110 = 1.0 + t109
-    t111 = tl.where(t97, 0.0, t110)
-    t112 = t99.to(tl.int32, bitcast=True)
-    t113 = t112 >> 2
-    t114 = t113 + 127
-    t115 = t114 << 23
-    t116 = t115.to(tl.float32, bitcast=True)
-    t117 = t111 * t116
-    t118 = t112 + 1
-    t119 = t118 >> 2
-    t120 = 127 + t119
-    t121 = t120 << 23
-    t122 = t121.to(tl.float32, bitcast=True)
-    t123 = t122 * t117
-    t124 = t112 + 2
-    t125 = t124 >> 2
-    t126 = 127 + t125
-    t127 = t126 << 23
-    t128 = t127.to(tl.float32, bitcast=True)
-    t129 = t128 * t123
-    t130 = t112 + 3
-    t131 = t130 >> 2
-    t132 = 127 + t131
-    t133 = t132 << 23
-    t134 = t133.to(tl.float32, bitcast=True)
-    t135 = t134 * t129
-    t136 = tl.div_rn(1.0, t95)
-    t137 = t136 * t135
-    c24 = tl.full((), 0.037708085030317307, tl.float32)
-    t138 = c24 * t137
-    c25 = tl.full((), 0.23076534271240234, tl.float32)
-    t139 = tl.fma(t93, c25, 1.0)
-    t140 = tl.fma(t139, t139, 1.0)
-    t141 = t11 * t140
-    t142 = t141 < -176.5
-    t143 = tl.where(t142, -176.5, t141)
-    t144 = tl.fma(c0, t143, c1)
-    t145 = t144 - c1
-    t146 = tl.fma(c2, t145, t143)
-    t147 = c3 * t145
-    t148 = t146 + t147
-    t149 = tl.fma(c4, t148, c5)
-    t150 = tl.fma(t148, t149, c6)
-    t151 = tl.fma(t148, t150, c7)
-    t152 = tl.fma(t148, t151, c8)
-    t153 = t148 * t148
-    t154 = tl.fma(t152, t153, t148)
-    t155 = 1.0 + t154
-    t156 = tl.where(t142, 0.0, t155)
-    t157 = t144.to(tl.int32, bitcast=True)
-    t158 = t157 >> 2
-    t159 = 127 + t158
-    t160 = t159 << 23
-    t161 = t160.to(tl.float32, bitcast=True)
-    t162 = t156 * t161
-    t163 = 1 + t157
-    t164 = t163 >> 2
-    t165 = 127 + t164
-    t166 = t165 << 23
-    t167 = t166.to(tl.float32, bitcast=True)
-    t168 = t167 * t162
-    t169 = 2 + t157
-    t170 = t169 >> 2
-    t171 = 127 + t170
-    t172 = t171 << 23
-    t173 = t172.to(tl.float32, bitcast=True)
-    t174 = t173 * t168
-    t175 = 3 + t157
-    t176 = t175 >> 2
-    t177 = 127 + t176
-    t178 = t177 << 23
-    t179 = t178.to(tl.float32, bitcast=True)
-    t180 = t179 * t174
-    t181 = tl.div_rn(1.0, t140)
-    t182 = t181 * t180
-    c26 = tl.full((), 0.07617612183094025, tl.float32)
-    t183 = tl.fma(c26, t182, t138)
-    t184 = tl.fma(t93, 0.5, 1.0)
-    t185 = tl.fma(t184, t184, 1.0)
-    t186 = t11 * t185
-    t187 = t186 < -176.5
-    t188 = tl.where(t187, -176.5, t186)
-    t189 = tl.fma(c0, t188, c1)
-    t190 = t189 - c1
-    t191 = tl.fma(c2, t190, t188)
-    t192 = c3 * t190
-    t193 = t191 + t192
-    t194 = tl.fma(c4, t193, c5)
-    t195 = tl.fma(t193, t194, c6)
-    t196 = tl.fma(t193, t195, c7)
-    t197 = tl.fma(t193, t196, c8)
-    t198 = t193 * t193
-    t199 = tl.fma(t197, t198, t193)
-    t200 = 1.0 + t199
-    t201 = tl.where(t187, 0.0, t200)
-    t202 = t189.to(tl.int32, bitcast=True)
-    t203 = t202 >> 2
-    t204 = 127 + t203
-    t205 = t204 << 23
-    t206 = t205.to(tl.float32, bitcast=True)
-    t207 = t201 * t206
-    t208 = 1 + t202
-    t209 = t208 >> 2
-    t210 = 127 + t209
-    t211 = t210 << 23
-    t212 = t211.to(tl.float32, bitcast=True)
-    t213 = t212 * t207
-    t214 = 2 + t202
-    t215 = t214 >> 2
-    t216 = 127 + t215
-    t217 = t216 << 23
-    t218 = t217.to(tl.float32, bitcast=True)
-    t219 = t218 * t213
-    t220 = 3 + t202
-    t221 = t220 >> 2
-    t222 = 127 + t221
-    t223 = t222 << 23
-    t224 = t223.to(tl.float32, bitcast=True)
-    t225 = t224 * t219
-    t226 = tl.div_rn(1.0, t185)
-    t227 = t226 * t225
-    c27 = tl.full((), 0.09054148197174072, tl.float32)
-    t228 = tl.fma(c27, t227, t183)
-    c28 = tl.full((), 0.7692346572875977, tl.float32)
-    t229 = tl.fma(t93, c28, 1.0)
-    t230 = tl.fma(t229, t229, 1.0)
-    t231 = t11 * t230
-    t232 = t231 < -176.5
-    t233 = tl.where(t232, -176.5, t231)
-    t234 = tl.fma(c0, t233, c1)
-    t235 = t234 - c1
-    t236 = tl.fma(c2, t235, t233)
-    t237 = c3 * t235
-    t238 = t236 + t237
-    t239 = tl.fma(c4, t238, c5)
-    t240 = tl.fma(t238, t239, c6)
-    t241 = tl.fma(t238, t240, c7)
-    t242 = tl.fma(t238, t241, c8)
-    t243 = t238 * t238
-    t244 = tl.fma(t242, t243, t238)
-    t245 = 1.0 + t244
-    t246 = tl.where(t232, 0.0, t245)
-    t247 = t234.to(tl.int32, bitcast=True)
-    t248 = t247 >> 2
-    t249 = 127 + t248
-    t250 = t249 << 23
-    t251 = t250.to(tl.float32, bitcast=True)
-    t252 = t246 * t251
-    t253 = 1 + t247
-    t254 = t253 >> 2
-    t255 = 127 + t254
-    t256 = t255 << 23
-    t257 = t256.to(tl.float32, bitcast=True)
-    t258 = t257 * t252
-    t259 = 2 + t247
-    t260 = t259 >> 2
-    t261 = 127 + t260
-    t262 = t261 << 23
-    t263 = t262.to(tl.float32, bitcast=True)
-    t264 = t263 * t258
-    t265 = 3 + t247
-    t266 = t265 >> 2
-    t267 = 127 + t266
-    t268 = t267 << 23
-    t269 = t268.to(tl.float32, bitcast=True)
-    t270 = t269 * t264
-    t271 = tl.div_rn(1.0, t230)
-    t272 = t271 * t270
-    t273 = tl.fma(c26, t272, t228)
-    c29 = tl.full((), 0.9530899524688721, tl.float32)
-    t274 = tl.fma(t93, c29, 1.0)
-    t275 = tl.fma(t274, t274, 1.0)
-    t276 = t11 * t275
-    t277 = t276 < -176.5
-    t278 = tl.where(t277, -176.5, t276)
-    t279 = tl.fma(c0, t278, c1)
-    t280 = t279 - c1
-    t281 = tl.fma(c2, t280, t278)
-    t282 = c3 * t280
-    t283 = t281 + t282
-    t284 = tl.fma(c4, t283, c5)
-    t285 = tl.fma(t283, t284, c6)
-    t286 = tl.fma(t283, t285, c7)
-    t287 = tl.fma(t283, t286, c8)
-    t288 = t283 * t283
-    t289 = tl.fma(t287, t288, t283)
-    t290 = 1.0 + t289
-    t291 = tl.where(t277, 0.0, t290)
-    t292 = t279.to(tl.int32, bitcast=True)
-    t293 = t292 >> 2
-    t294 = 127 + t293
-    t295 = t294 << 23
-    t296 = t295.to(tl.float32, bitcast=True)
-    t297 = t291 * t296
-    t298 = 1 + t292
-    t299 = t298 >> 2
-    t300 = 127 + t299
-    t301 = t300 << 23
-    t302 = t301.to(tl.float32, bitcast=True)
-    t303 = t302 * t297
-    t304 = 2 + t292
-    t305 = t304 >> 2
-    t306 = 127 + t305
-    t307 = t306 << 23
-    t308 = t307.to(tl.float32, bitcast=True)
-    t309 = t308 * t303
-    t310 = 3 + t292
-    t311 = t310 >> 2
-    t312 = 127 + t311
-    t313 = t312 << 23
-    t314 = t313.to(tl.float32, bitcast=True)
-    t315 = t314 * t309
-    t316 = tl.div_rn(1.0, t275)
-    t317 = t316 * t315
-    t318 = tl.fma(c24, t317, t273)
-    t319 = t92 * t318
-    t320 = tl.where(t0, t319, t81)
-    return (t82, t320)
+    t2 = mean * tl.div_rn(1.0, tl.sqrt_rn(1.0 + t1))
+    t3 = tl.where(t2 < (-20.0), -20.0, t2)
+    t4 = tl.where(20.0 < t2, 20.0, t3)  # h = mean/sqrt(1 + var)
+    t5 = (t4 * t4) * (-0.5)
+    t6 = t5 < (-176.5)
+    t7 = tl.where(t6, -176.5, t5)
+    t8 = tl.fma(1.442695, t7, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(-0.69314575, t9, t7) + ((-1.4286068e-6) * t9)
+    t11 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t10, tl.fma(t10, tl.fma(t10, tl.fma(0.0013814222, t10, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t10 * t10, t10)))
+    t12 = tl.div_rn(1.0, tl.fma(tl.abs(t4), 0.25, 1.0))
+    t13 = t12 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t14 = (t12 * tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13,
+        tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t15 = t11 * t14
+    t16 = t8.to(tl.int32, bitcast=True)
+    t17 = ((127 + (t16 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t18 = t17 * t15
+    t19 = ((127 + ((1 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = t19 * t18
+    t21 = ((127 + ((2 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = t21 * t20
+    t23 = ((127 + ((3 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t24 = 1.0 - (t23 * t22)
+    t25 = t4 < 0.0
+    t26 = tl.where(t25, t15, t24) * tl.where(t25, t17, 1.0)
+    t27 = tl.where(t25, t19, 1.0) * t26
+    t28 = tl.where(t25, t21, 1.0) * t27
+    t29 = tl.where(t25, t23, 1.0) * t28
+    t30 = tl.sqrt_rn(tl.where(t0, 1.0, var))
+    t31 = tl.where(t0, t29, t30)
+    t32 = tl.where(1.2676506e+30 < t1, 1.2676506e+30, t1)
+    t33 = tl.div_rn(1.0, tl.fma(2.0, t32, 1.0))
+    t34 = t33 * (2.0 * t32)
+    t35 = tl.sqrt_rn(t33)  # x0 = 1/sqrt(1 + 2 var)
+    t36 = t34 * tl.div_rn(1.0, 1.0 + t35)
+    t37 = t36 * -1.0
+    t38 = tl.fma(t37, 0.046910077, 1.0)
+    t39 = tl.fma(t38, t38, 1.0)
+    t40 = t5 * t39
+    t41 = t40 < (-176.5)
+    t42 = tl.where(t41, -176.5, t40)
+    t43 = tl.fma(t42, 1.442695, 12582912.0)
+    t44 = t43 - 12582912.0
+    t45 = tl.fma(t44, -0.69314575, t42) + (t44 * (-1.4286068e-6))
+    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t45 * t45, t45)))
+    t47 = t43.to(tl.int32, bitcast=True)
+    t48 = t46 * ((((t47 >> 2) + 127) << 23).to(tl.float32, bitcast=True))
+    t49 = (((127 + ((t47 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t48
+    t50 = (((127 + ((t47 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
+    t51 = (((127 + ((t47 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
+    t52 = 0.037708085 * (tl.div_rn(1.0, t39) * t51)
+    t53 = tl.fma(t37, 0.23076534, 1.0)
+    t54 = tl.fma(t53, t53, 1.0)
+    t55 = t5 * t54
+    t56 = t55 < (-176.5)
+    t57 = tl.where(t56, -176.5, t55)
+    t58 = tl.fma(1.442695, t57, 12582912.0)
+    t59 = t58 - 12582912.0
+    t60 = tl.fma(-0.69314575, t59, t57) + ((-1.4286068e-6) * t59)
+    t61 = (tl.where(t56, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
+    t62 = t58.to(tl.int32, bitcast=True)
+    t63 = t61 * (((127 + (t62 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t64 = (((127 + ((1 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t63
+    t65 = (((127 + ((2 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t64
+    t66 = (((127 + ((3 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t65
+    t67 = tl.fma(0.07617612, tl.div_rn(1.0, t54) * t66, t52)
+    t68 = tl.fma(t37, 0.5, 1.0)
+    t69 = tl.fma(t68, t68, 1.0)
+    t70 = t5 * t69
+    t71 = t70 < (-176.5)
+    t72 = tl.where(t71, -176.5, t70)
+    t73 = tl.fma(1.442695, t72, 12582912.0)
+    t74 = t73 - 12582912.0
+    t75 = tl.fma(-0.69314575, t74, t72) + ((-1.4286068e-6) * t74)
+    t76 = (tl.where(t71, 0.0, 1.0 + tl.fma(tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(0.0013814222, t75, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t75 * t75, t75)))
+    t77 = t73.to(tl.int32, bitcast=True)
+    t78 = t76 * (((127 + (t77 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t79 = (((127 + ((1 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t78
+    t80 = (((127 + ((2 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t79
+    t81 = (((127 + ((3 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t80
+    t82 = tl.fma(0.09054148, tl.div_rn(1.0, t69) * t81, t67)
+    t83 = tl.fma(t37, 0.76923466, 1.0)
+    t84 = tl.fma(t83, t83, 1.0)
+    t85 = t5 * t84
+    t86 = t85 < (-176.5)
+    t87 = tl.where(t86, -176.5, t85)
+    t88 = tl.fma(1.442695, t87, 12582912.0)
+    t89 = t88 - 12582912.0
+    t90 = tl.fma(-0.69314575, t89, t87) + ((-1.4286068e-6) * t89)
+    t91 = (tl.where(t86, 0.0, 1.0 + tl.fma(tl.fma(t90, tl.fma(t90, tl.fma(t90, tl.fma(0.0013814222, t90, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t90 * t90, t90)))
+    t92 = t88.to(tl.int32, bitcast=True)
+    t93 = t91 * (((127 + (t92 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t94 = (((127 + ((1 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t93
+    t95 = (((127 + ((2 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t94
+    t96 = (((127 + ((3 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t95
+    t97 = tl.fma(0.07617612, tl.div_rn(1.0, t84) * t96, t82)
+    t98 = tl.fma(t37, 0.95308995, 1.0)
+    t99 = tl.fma(t98, t98, 1.0)
+    t100 = t5 * t99
+    t101 = t100 < (-176.5)
+    t102 = tl.where(t101, -176.5, t100)
+    t103 = tl.fma(1.442695, t102, 12582912.0)
+    t104 = t103 - 12582912.0
+    t105 = tl.fma(-0.69314575, t104, t102) + ((-1.4286068e-6) * t104)
+    t106 = (tl.where(t101, 0.0, 1.0 + tl.fma(tl.fma(t105, tl.fma(t105, tl.fma(t105, tl.fma(0.0013814222, t105,
+        0.008368899), 0.041668404), 0.1666652), 0.49999994), t105 * t105, t105)))
+    t107 = t103.to(tl.int32, bitcast=True)
+    t108 = t106 * (((127 + (t107 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t109 = (((127 + ((1 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t108
+    t110 = (((127 + ((2 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t109
+    t111 = (((127 + ((3 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t110
+    t112 = tl.where(t0, t36 * tl.fma(0.037708085, tl.div_rn(1.0, t99) * t111, t97), t30)
+    return (t31, t112)
 
 
 @triton.jit
@@ -402,369 +174,124 @@ def normal_cdf_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr
 def normal_cdf_exact_backward(mean, var, grad_mean, grad_var):
     t0 = 0.0 <= var
     t1 = tl.where(t0, var, 0.0)
-    c0 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t2 = c0 < t1
-    t3 = tl.where(t2, c0, t1)
-    t4 = tl.fma(2.0, t3, 1.0)
-    t5 = tl.div_rn(1.0, t4)
-    t6 = 2.0 * t3
-    t7 = t5 * t6
-    t8 = tl.sqrt_rn(t5)  # x0 = 1/sqrt(1 + 2 var)
-    t9 = 1.0 + t8
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = t11 * -1.0
-    c1 = tl.full((), 0.23076534271240234, tl.float32)
-    t13 = tl.fma(t12, c1, 1.0)
-    t14 = tl.fma(t13, t13, 1.0)
-    t15 = 1.0 + t1
-    t16 = tl.sqrt_rn(t15)
-    t17 = tl.div_rn(1.0, t16)
-    t18 = mean * t17
-    t19 = t18 < -20.0
-    t20 = tl.where(t19, -20.0, t18)
-    t21 = 20.0 < t18
-    t22 = tl.where(t21, 20.0, t20)  # h = mean/sqrt(1 + var)
-    t23 = t22 * t22
-    t24 = t23 * -0.5
-    t25 = t24 * t14
-    t26 = t25 < -176.5
-    t27 = tl.where(t26, -176.5, t25)
-    c2 = tl.full((), 1.4426950216293335, tl.float32)
-    c3 = tl.full((), 12582912.0, tl.float32)
-    t28 = tl.fma(c2, t27, c3)
-    t29 = t28 - c3
-    c4 = tl.full((), -0.693145751953125, tl.float32)
-    t30 = tl.fma(c4, t29, t27)
-    c5 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t31 = c5 * t29
-    t32 = t30 + t31
-    c6 = tl.full((), 0.001381422160193324, tl.float32)
-    c7 = tl.full((), 0.00836889911442995, tl.float32)
-    t33 = tl.fma(c6, t32, c7)
-    c8 = tl.full((), 0.04166840389370918, tl.float32)
-    t34 = tl.fma(t32, t33, c8)
-    c9 = tl.full((), 0.1666651964187622, tl.float32)
-    t35 = tl.fma(t32, t34, c9)
-    c10 = tl.full((), 0.4999999403953552, tl.float32)
-    t36 = tl.fma(t32, t35, c10)
-    t37 = t32 * t32
-    t38 = tl.fma(t36, t37, t32)
-    t39 = 1.0 + t38
-    t40 = tl.where(t26, 0.0, t39)
-    t41 = t28.to(tl.int32, bitcast=True)
-    t42 = t41 >> 2
-    t43 = 127 + t42
-    t44 = t43 << 23
-    t45 = t44.to(tl.float32, bitcast=True)
-    t46 = t40 * t45
-    t47 = 1 + t41
-    t48 = t47 >> 2
-    t49 = 127 + t48
-    t50 = t49 << 23
-    t51 = t50.to(tl.float32, bitcast=True)
-    t52 = t51 * t46
-    t53 = 2 + t41
-    t54 = t53 >> 2
-    t55 = 127 + t54
-    t56 = t55 << 23
-    t57 = t56.to(tl.float32, bitcast=True)
-    t58 = t57 * t52
-    t59 = 3 + t41
-    t60 = t59 >> 2
-    t61 = 127 + t60
-    t62 = t61 << 23
-    t63 = t62.to(tl.float32, bitcast=True)
-    t64 = t63 * t58
-    c11 = tl.full((), 0.04691007733345032, tl.float32)
-    t65 = tl.fma(t12, c11, 1.0)
-    t66 = tl.fma(t65, t65, 1.0)
-    t67 = t24 * t66
-    t68 = t67 < -176.5
+    t2 = tl.where(1.2676506e+30 < t1, 1.2676506e+30, t1)
+    t3 = tl.div_rn(1.0, tl.fma(2.0, t2, 1.0))
+    t4 = t3 * (2.0 * t2)
+    t5 = tl.sqrt_rn(t3)  # x0 = 1/sqrt(1 + 2 var)
+    t6 = t4 * tl.div_rn(1.0, 1.0 + t5)
+    t7 = t6 * -1.0
+    t8 = tl.fma(t7, 0.23076534, 1.0)
+    t9 = tl.fma(t8, t8, 1.0)
+    t10 = tl.div_rn(1.0, tl.sqrt_rn(1.0 + t1))
+    t11 = mean * t10
+    t12 = tl.where(t11 < (-20.0), -20.0, t11)
+    t13 = tl.where(20.0 < t11, 20.0, t12)  # h = mean/sqrt(1 + var)
+    t14 = (t13 * t13) * (-0.5)
+    t15 = t14 * t9
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, -176.5, t15)
+    t18 = tl.fma(1.442695, t17, 12582912.0)
+    t19 = t18 - 12582912.0
+    t20 = tl.fma(-0.69314575, t19, t17) + ((-1.4286068e-6) * t19)
+    t21 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(0.0013814222, t20, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t20 * t20, t20)))
+    t22 = t18.to(tl.int32, bitcast=True)
+    t23 = t21 * (((127 + (t22 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t24 = (((127 + ((1 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t23
+    t25 = (((127 + ((2 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t24
+    t26 = (((127 + ((3 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t25
+    t27 = tl.fma(t7, 0.046910077, 1.0)
+    t28 = t14 * tl.fma(t27, t27, 1.0)
+    t29 = t28 < (-176.5)
+    t30 = tl.where(t29, -176.5, t28)
+    t31 = tl.fma(t30, 1.442695, 12582912.0)
+    t32 = t31 - 12582912.0
+    t33 = tl.fma(t32, -0.69314575, t30) + (t32 * (-1.4286068e-6))
+    t34 = (tl.where(t29, 0.0, 1.0 + tl.fma(tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t33 * t33, t33)))
+    t35 = t31.to(tl.int32, bitcast=True)
+    t36 = t34 * ((((t35 >> 2) + 127) << 23).to(tl.float32, bitcast=True))
+    t37 = (((127 + ((t35 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t36
+    t38 = (((127 + ((t35 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t37
+    t39 = (tl.fma(t26, 0.07617612, ((((127 + ((t35 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t38) *
+        0.037708085))
+    t40 = tl.fma(t7, 0.5, 1.0)
+    t41 = t14 * tl.fma(t40, t40, 1.0)
+    t42 = t41 < (-176.5)
+    t43 = tl.where(t42, -176.5, t41)
+    t44 = tl.fma(1.442695, t43, 12582912.0)
+    t45 = t44 - 12582912.0
+    t46 = tl.fma(-0.69314575, t45, t43) + ((-1.4286068e-6) * t45)
+    t47 = (tl.where(t42, 0.0, 1.0 + tl.fma(tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(0.0013814222, t46, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t46 * t46, t46)))
+    t48 = t44.to(tl.int32, bitcast=True)
+    t49 = t47 * (((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t50 = (((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
+    t51 = (((127 + ((2 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
+    t52 = tl.fma((((127 + ((3 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t51, 0.09054148, t39)
+    t53 = tl.fma(t7, 0.76923466, 1.0)
+    t54 = t14 * tl.fma(t53, t53, 1.0)
+    t55 = t54 < (-176.5)
+    t56 = tl.where(t55, -176.5, t54)
+    t57 = tl.fma(1.442695, t56, 12582912.0)
+    t58 = t57 - 12582912.0
+    t59 = tl.fma(-0.69314575, t58, t56) + ((-1.4286068e-6) * t58)
+    t60 = (tl.where(t55, 0.0, 1.0 + tl.fma(tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(0.0013814222, t59, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t59 * t59, t59)))
+    t61 = t57.to(tl.int32, bitcast=True)
+    t62 = t60 * (((127 + (t61 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t63 = (((127 + ((1 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t62
+    t64 = (((127 + ((2 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t63
+    t65 = tl.fma((((127 + ((3 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t64, 0.07617612, t52)
+    t66 = tl.fma(t7, 0.95308995, 1.0)
+    t67 = t14 * tl.fma(t66, t66, 1.0)
+    t68 = t67 < (-176.5)
     t69 = tl.where(t68, -176.5, t67)
-    t70 = tl.fma(t69, c2, c3)
-    t71 = t70 - c3
-    t72 = tl.fma(t71, c4, t69)
-    t73 = t71 * c5
-    t74 = t72 + t73
-    t75 = tl.fma(t74, c6, c7)
-    t76 = tl.fma(t74, t75, c8)
-    t77 = tl.fma(t74, t76, c9)
-    t78 = tl.fma(t74, t77, c10)
-    t79 = t74 * t74
-    t80 = tl.fma(t78, t79, t74)
-    t81 = 1.0 + t80
-    t82 = tl.where(t68, 0.0, t81)
-    t83 = t70.to(tl.int32, bitcast=True)
-    t84 = t83 >> 2
-    t85 = t84 + 127
-    t86 = t85 << 23
-    t87 = t86.to(tl.float32, bitcast=True)
-    t88 = t82 * t87
-    t89 = t83 + 1
-    t90 = t89 >> 2
-    t91 = 127 + t90
-    t92 = t91 << 23
-    t93 = t92.to(tl.float32, bitcast=True)
-    t94 = t93 * t88
-    t95 = t83 + 2
-    t96 = t95 >> 2
-    t97 = 127 + t96
-    t98 = t97 << 23
-    t99 = t98.to(tl.float32, bitcast=True)
-    t100 = t99 * t94
-    t101 = t83 + 3
-    t102 = t101 >> 2
-    t103 = 127 + t102
-    t104 = t103 << 23
-    t105 = t104.to(tl.float32, bitcast=True)
-    t106 = t105 * t100
-    c12 = tl.full((), 0.037708085030317307, tl.float32)
-    t107 = t106 * c12
-    c13 = tl.full((), 0.07617612183094025, tl.float32)
-    t108 = tl.fma(t64, c13, t107)
-    t109 = tl.fma(t12, 0.5, 1.0)
-    t110 = tl.fma(t109, t109, 1.0)
-    t111 = t24 * t110
-    t112 = t111 < -176.5
-    t113 = tl.where(t112, -176.5, t111)
-    t114 = tl.fma(c2, t113, c3)
-    t115 = t114 - c3
-    t116 = tl.fma(c4, t115, t113)
-    t117 = c5 * t115
-    t118 = t116 + t117
-    t119 = tl.fma(c6, t118, c7)
-    t120 = tl.fma(t118, t119, c8)
-    t121 = tl.fma(t118, t120, c9)
-    t122 = tl.fma(t118, t121, c10)
-    t123 = t118 * t118
-    t124 = tl.fma(t122, t123, t118)
-    t125 = 1.0 + t124
-    t126 = tl.where(t112, 0.0, t125)
-    t127 = t114.to(tl.int32, bitcast=True)
-    t128 = t127 >> 2
-    t129 = 127 + t128
-    t130 = t129 << 23
-    t131 = t130.to(tl.float32, bitcast=True)
-    t132 = t126 * t131
-    t133 = 1 + t127
-    t134 = t133 >> 2
-    t135 = 127 + t134
-    t136 = t135 << 23
-    t137 = t136.to(tl.float32, bitcast=True)
-    t138 = t137 * t132
-    t139 = 2 + t127
-    t140 = t139 >> 2
-    t141 = 127 + t140
-    t142 = t141 << 23
-    t143 = t142.to(tl.float32, bitcast=True)
-    t144 = t143 * t138
-    t145 = 3 + t127
-    t146 = t145 >> 2
-    t147 = 127 + t146
-    t148 = t147 << 23
-    t149 = t148.to(tl.float32, bitcast=True)
-    t150 = t149 * t144
-    c14 = tl.full((), 0.09054148197174072, tl.float32)
-    t151 = tl.fma(t150, c14, t108)
-    c15 = tl.full((), 0.7692346572875977, tl.float32)
-    t152 = tl.fma(t12, c15, 1.0)
-    t153 = tl.fma(t152, t152, 1.0)
-    t154 = t24 * t153
-    t155 = t154 < -176.5
-    t156 = tl.where(t155, -176.5, t154)
-    t157 = tl.fma(c2, t156, c3)
-    t158 = t157 - c3
-    t159 = tl.fma(c4, t158, t156)
-    t160 = c5 * t158
-    t161 = t159 + t160
-    t162 = tl.fma(c6, t161, c7)
-    t163 = tl.fma(t161, t162, c8)
-    t164 = tl.fma(t161, t163, c9)
-    t165 = tl.fma(t161, t164, c10)
-    t166 = t161 * t161
-    t167 = tl.fma(t165, t166, t161)
-    t168 = 1.0 + t167
-    t169 = tl.where(t155, 0.0, t168)
-    t170 = t157.to(tl.int32, bitcast=True)
-    t171 = t170 >> 2
-    t172 = 127 + t171
-    t173 = t172 << 23
-    t174 = t173.to(tl.float32, bitcast=True)
-    t175 = t169 * t174
-    t176 = 1 + t170
-    t177 = t176 >> 2
-    t178 = 127 + t177
-    t179 = t178 << 23
-    t180 = t179.to(tl.float32, bitcast=True)
-    t181 = t180 * t175
-    t182 = 2 + t170
-    t183 = t182 >> 2
-    t184 = 127 + t183
-    t185 = t184 << 23
-    t186 = t185.to(tl.float32, bitcast=True)
-    t187 = t186 * t181
-    t188 = 3 + t170
-    t189 = t188 >> 2
-    t190 = 127 + t189
-    t191 = t190 << 23
-    t192 = t191.to(tl.float32, bitcast=True)
-    t193 = t192 * t187
-    t194 = tl.fma(t193, c13, t151)
-    c16 = tl.full((), 0.9530899524688721, tl.float32)
-    t195 = tl.fma(t12, c16, 1.0)
-    t196 = tl.fma(t195, t195, 1.0)
-    t197 = t24 * t196
-    t198 = t197 < -176.5
-    t199 = tl.where(t198, -176.5, t197)
-    t200 = tl.fma(c2, t199, c3)
-    t201 = t200 - c3
-    t202 = tl.fma(c4, t201, t199)
-    t203 = c5 * t201
-    t204 = t202 + t203
-    t205 = tl.fma(c6, t204, c7)
-    t206 = tl.fma(t204, t205, c8)
-    t207 = tl.fma(t204, t206, c9)
-    t208 = tl.fma(t204, t207, c10)
-    t209 = t204 * t204
-    t210 = tl.fma(t208, t209, t204)
-    t211 = 1.0 + t210
-    t212 = tl.where(t198, 0.0, t211)
-    t213 = t200.to(tl.int32, bitcast=True)
-    t214 = t213 >> 2
-    t215 = 127 + t214
-    t216 = t215 << 23
-    t217 = t216.to(tl.float32, bitcast=True)
-    t218 = t212 * t217
-    t219 = 1 + t213
-    t220 = t219 >> 2
-    t221 = 127 + t220
-    t222 = t221 << 23
-    t223 = t222.to(tl.float32, bitcast=True)
-    t224 = t223 * t218
-    t225 = 2 + t213
-    t226 = t225 >> 2
-    t227 = 127 + t226
-    t228 = t227 << 23
-    t229 = t228.to(tl.float32, bitcast=True)
-    t230 = t229 * t224
-    t231 = 3 + t213
-    t232 = t231 >> 2
-    t233 = 127 + t232
-    t234 = t233 << 23
-    t235 = t234.to(tl.float32, bitcast=True)
-    t236 = t235 * t230
-    t237 = tl.fma(t236, c12, t194)
-    t238 = t11 * t237
-    t239 = t22 * t238
-    t240 = t239 * -1.0
-    t241 = t17 * t240
-    t242 = tl.where(t0, 1.0, var)
-    t243 = tl.sqrt_rn(t242)
-    t244 = tl.where(t0, t241, t243)
-    t245 = t24 < -176.5
-    t246 = tl.where(t245, -176.5, t24)
-    t247 = tl.fma(c2, t246, c3)
-    t248 = t247 - c3
-    t249 = tl.fma(c4, t248, t246)
-    t250 = c5 * t248
-    t251 = t249 + t250
-    t252 = tl.fma(c6, t251, c7)
-    t253 = tl.fma(t251, t252, c8)
-    t254 = tl.fma(t251, t253, c9)
-    t255 = tl.fma(t251, t254, c10)
-    t256 = t251 * t251
-    t257 = tl.fma(t255, t256, t251)
-    t258 = 1.0 + t257
-    t259 = tl.where(t245, 0.0, t258)
-    t260 = t247.to(tl.int32, bitcast=True)
-    t261 = t260 >> 2
-    t262 = 127 + t261
-    t263 = t262 << 23
-    t264 = t263.to(tl.float32, bitcast=True)
-    t265 = t259 * t264
-    t266 = 1 + t260
-    t267 = t266 >> 2
-    t268 = 127 + t267
-    t269 = t268 << 23
-    t270 = t269.to(tl.float32, bitcast=True)
-    t271 = t270 * t265
-    t272 = 2 + t260
-    t273 = t272 >> 2
-    t274 = 127 + t273
-    t275 = t274 << 23
-    t276 = t275.to(tl.float32, bitcast=True)
-    t277 = t276 * t271
-    t278 = 3 + t260
-    t279 = t278 >> 2
-    t280 = 127 + t279
-    t281 = t280 << 23
-    t282 = t281.to(tl.float32, bitcast=True)
-    t283 = t282 * t277
-    c17 = tl.full((), 0.3989422917366028, tl.float32)
-    t284 = t283 * c17
-    t285 = t17 * t284
-    t286 = tl.where(t0, t285, t243)
-    t287 = t286 * grad_mean
-    t288 = tl.fma(t244, grad_var, t287)
-    t289 = tl.fma(t8, t8, 1.0)
-    t290 = t24 * t289
-    t291 = t290 < -176.5
-    t292 = tl.where(t291, -176.5, t290)
-    t293 = tl.fma(c2, t292, c3)
-    t294 = t293 - c3
-    t295 = tl.fma(c4, t294, t292)
-    t296 = c5 * t294
-    t297 = t295 + t296
-    t298 = tl.fma(c6, t297, c7)
-    t299 = tl.fma(t297, t298, c8)
-    t300 = tl.fma(t297, t299, c9)
-    t301 = tl.fma(t297, t300, c10)
-    t302 = t297 * t297
-    t303 = tl.fma(t301, t302, t297)
-    t304 = 1.0 + t303
-    t305 = tl.where(t291, 0.0, t304)
-    t306 = t293.to(tl.int32, bitcast=True)
-    t307 = t306 >> 2
-    t308 = 127 + t307
-    t309 = t308 << 23
-    t310 = t309.to(tl.float32, bitcast=True)
-    t311 = t305 * t310
-    t312 = 1 + t306
-    t313 = t312 >> 2
-    t314 = 127 + t313
-    t315 = t314 << 23
-    t316 = t315.to(tl.float32, bitcast=True)
-    t317 = t316 * t311
-    t318 = 2 + t306
-    t319 = t318 >> 2
-    t320 = 127 + t319
-    t321 = t320 << 23
-    t322 = t321.to(tl.float32, bitcast=True)
-    t323 = t322 * t317
-    t324 = 3 + t306
-    t325 = t324 >> 2
-    t326 = 127 + t325
-    t327 = t326 << 23
-    t328 = t327.to(tl.float32, bitcast=True)
-    t329 = t328 * t323
-    t330 = tl.div_rn(1.0, t289)
-    t331 = t330 * t329
-    t332 = t8 * t8
-    t333 = t8 * t332
-    c18 = tl.full((), 0.31830987334251404, tl.float32)
-    t334 = t333 * c18
-    t335 = t331 * t334
-    t336 = t17 * t22
-    t337 = t17 * t336
-    t338 = -0.5 * t337
-    t339 = tl.fma(t338, t240, t335)
-    t340 = tl.where(t0, t339, t243)
-    t341 = t284 * t338
-    t342 = tl.where(t0, t341, t243)
-    t343 = t342 * grad_mean
-    t344 = tl.fma(t340, grad_var, t343)
-    return (t288, t344)
+    t70 = tl.fma(1.442695, t69, 12582912.0)
+    t71 = t70 - 12582912.0
+    t72 = tl.fma(-0.69314575, t71, t69) + ((-1.4286068e-6) * t71)
+    t73 = (tl.where(t68, 0.0, 1.0 + tl.fma(tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(0.0013814222, t72, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t72 * t72, t72)))
+    t74 = t70.to(tl.int32, bitcast=True)
+    t75 = t73 * (((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t76 = (((127 + ((1 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t75
+    t77 = (((127 + ((2 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t76
+    t78 = ((t13 * (t6 * tl.fma((((127 + ((3 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t77, 0.037708085,
+        t65))) * -1.0)
+    t79 = t10 * t78
+    t80 = tl.sqrt_rn(tl.where(t0, 1.0, var))
+    t81 = tl.where(t0, t79, t80)
+    t82 = t14 < (-176.5)
+    t83 = tl.where(t82, -176.5, t14)
+    t84 = tl.fma(1.442695, t83, 12582912.0)
+    t85 = t84 - 12582912.0
+    t86 = tl.fma(-0.69314575, t85, t83) + ((-1.4286068e-6) * t85)
+    t87 = (tl.where(t82, 0.0, 1.0 + tl.fma(tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(0.0013814222, t86, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t86 * t86, t86)))
+    t88 = t84.to(tl.int32, bitcast=True)
+    t89 = t87 * (((127 + (t88 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t90 = (((127 + ((1 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t89
+    t91 = (((127 + ((2 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t90
+    t92 = ((((127 + ((3 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t91) * 0.3989423
+    t93 = tl.fma(t81, grad_var, tl.where(t0, t10 * t92, t80) * grad_mean)
+    t94 = tl.fma(t5, t5, 1.0)
+    t95 = t14 * t94
+    t96 = t95 < (-176.5)
+    t97 = tl.where(t96, -176.5, t95)
+    t98 = tl.fma(1.442695, t97, 12582912.0)
+    t99 = t98 - 12582912.0
+    t100 = tl.fma(-0.69314575, t99, t97) + ((-1.4286068e-6) * t99)
+    t101 = (tl.where(t96, 0.0, 1.0 + tl.fma(tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(0.0013814222, t100,
+        0.008368899), 0.041668404), 0.1666652), 0.49999994), t100 * t100, t100)))
+    t102 = t98.to(tl.int32, bitcast=True)
+    t103 = t101 * (((127 + (t102 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t104 = (((127 + ((1 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t103
+    t105 = (((127 + ((2 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t104
+    t106 = (((127 + ((3 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t105
+    t107 = (tl.div_rn(1.0, t94) * t106) * ((t5 * (t5 * t5)) * 0.31830987)
+    t108 = (-0.5) * (t10 * (t10 * t13))
+    t109 = tl.fma(tl.where(t0, tl.fma(t108, t78, t107), t80), grad_var, tl.where(t0, t92 * t108, t80) * grad_mean)
+    return (t93, t109)
 
 
 @triton.jit

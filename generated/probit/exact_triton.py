@@ -37,137 +37,51 @@ def probit_exact_forward(mean, var):
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c0, c1)
-    t9 = t8 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c2, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = 1.0 - t13
-    t17 = t15 + t16
-    t18 = t17 + t12
-    t19 = 0.5 * t2
-    t20 = t18 * t19
-    t21 = t2 * -1.0
-    t22 = tl.fma(t1, t21, 1.0)
-    t23 = tl.fma(t20, t21, t22)
-    t24 = t2 * t23
-    t25 = t3 * -1.0
-    t26 = tl.fma(mean, t2, t25)
-    t27 = tl.fma(mean, t24, t26)
-    t28 = t4 * -1.0
-    t29 = tl.fma(t3, t3, t28)
-    t30 = tl.fma(t3, t27, t29)
-    t31 = tl.fma(t3, t27, t30)
-    t32 = t31 * -0.5
-    t33 = tl.where(t6, 0.0, t32)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t34 = tl.fma(t9, c3, t33)
-    t35 = t10 + t34
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t36 = tl.fma(t35, c4, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t37 = tl.fma(t35, t36, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t38 = tl.fma(t35, t37, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t39 = tl.fma(t35, t38, c8)
-    t40 = t35 * t35
-    t41 = tl.fma(t39, t40, t35)
-    t42 = 1.0 + t41
-    t43 = tl.where(t6, 0.0, t42)
-    t44 = t3 + t27
-    t45 = tl.abs(t44)
-    t46 = tl.fma(t45, 0.25, 1.0)
-    t47 = tl.div_rn(1.0, t46)
-    t48 = t47 - 0.25
-    c9 = tl.full((), -0.001524440012872219, tl.float32)
-    c10 = tl.full((), -0.0064508854411542416, tl.float32)
-    t49 = tl.fma(t48, c9, c10)
-    c11 = tl.full((), 0.02471012808382511, tl.float32)
-    t50 = tl.fma(t48, t49, c11)
-    c12 = tl.full((), -0.0066454531624913216, tl.float32)
-    t51 = tl.fma(t48, t50, c12)
-    c13 = tl.full((), -0.026722537353634834, tl.float32)
-    t52 = tl.fma(t48, t51, c13)
-    c14 = tl.full((), -0.02037462592124939, tl.float32)
-    t53 = tl.fma(t48, t52, c14)
-    c15 = tl.full((), 0.018486473709344864, tl.float32)
-    t54 = tl.fma(t48, t53, c15)
-    c16 = tl.full((), 0.08069024980068207, tl.float32)
-    t55 = tl.fma(t48, t54, c16)
-    c17 = tl.full((), 0.1415320783853531, tl.float32)
-    t56 = tl.fma(t48, t55, c17)
-    c18 = tl.full((), 0.17952348291873932, tl.float32)
-    t57 = tl.fma(t48, t56, c18)
-    c19 = tl.full((), 0.18632885813713074, tl.float32)
-    t58 = tl.fma(t48, t57, c19)
-    c20 = tl.full((), 0.16664108633995056, tl.float32)
-    t59 = tl.fma(t48, t58, c20)
-    c21 = tl.full((), 0.13207589089870453, tl.float32)
-    t60 = tl.fma(t48, t59, c21)
-    t61 = t47 * t60  # Mills ratio/sqrt(2 pi)
-    t62 = t43 * t61
-    t63 = t8.to(tl.int32, bitcast=True)
-    t64 = t63 >> 2
-    t65 = t64 + 127
-    t66 = t65 << 23
-    t67 = t66.to(tl.float32, bitcast=True)
-    t68 = t67 * t62
-    t69 = t63 + 1
-    t70 = t69 >> 2
-    t71 = 127 + t70
-    t72 = t71 << 23
-    t73 = t72.to(tl.float32, bitcast=True)
-    t74 = t73 * t68
-    t75 = t63 + 2
-    t76 = t75 >> 2
-    t77 = 127 + t76
-    t78 = t77 << 23
-    t79 = t78.to(tl.float32, bitcast=True)
-    t80 = t79 * t74
-    t81 = t63 + 3
-    t82 = t81 >> 2
-    t83 = 127 + t82
-    t84 = t83 << 23
-    t85 = t84.to(tl.float32, bitcast=True)
-    t86 = t85 * t80
-    t87 = 1.0 - t86
-    t88 = t3 < 0.0
-    t89 = tl.where(t88, t62, t87)
-    t90 = tl.where(t88, t67, 1.0)
-    t91 = t89 * t90
-    t92 = tl.where(t88, t73, 1.0)
-    t93 = t92 * t91
-    t94 = tl.where(t88, t79, 1.0)
-    t95 = t94 * t93
-    t96 = tl.where(t88, t85, 1.0)
-    t97 = t96 * t95
-    t98 = 0.0 <= var
-    t99 = tl.where(t98, 1.0, var)
-    t100 = tl.sqrt_rn(t99)
-    t101 = tl.where(t98, t97, t100)
-    t102 = tl.where(t88, t87, t62)
-    t103 = tl.where(t88, 1.0, t67)
-    t104 = t102 * t103
-    t105 = tl.where(t88, 1.0, t73)
-    t106 = t105 * t104
-    t107 = tl.where(t88, 1.0, t79)
-    t108 = t107 * t106
-    t109 = tl.where(t88, 1.0, t85)
-    t110 = t109 * t108
-    t111 = t97 * t110
-    t112 = tl.where(t98, t111, t100)
-    return (t101, t112)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = (((var - (t0 - t12)) + (1.0 - t12)) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = tl.fma(mean, t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0)), tl.fma(mean, t2, t3 * -1.0))
+    t16 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t15, tl.fma(t3, t15, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t17 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
+    t18 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t15), 0.25, 1.0))
+    t19 = t18 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t20 = (t18 * tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
+        tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t21 = t17 * t20
+    t22 = t8.to(tl.int32, bitcast=True)
+    t23 = (((t22 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t24 = t23 * t21
+    t25 = ((127 + ((t22 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t24
+    t27 = ((127 + ((t22 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t22 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = 1.0 - (t29 * t28)
+    t31 = t3 < 0.0
+    t32 = tl.where(t31, t21, t30) * tl.where(t31, t23, 1.0)
+    t33 = tl.where(t31, t25, 1.0) * t32
+    t34 = tl.where(t31, t27, 1.0) * t33
+    t35 = tl.where(t31, t29, 1.0) * t34
+    t36 = 0.0 <= var
+    t37 = tl.sqrt_rn(tl.where(t36, 1.0, var))
+    t38 = tl.where(t36, t35, t37)
+    t39 = tl.where(t31, t30, t21) * tl.where(t31, 1.0, t23)
+    t40 = tl.where(t31, 1.0, t25) * t39
+    t41 = tl.where(t31, 1.0, t27) * t40
+    t42 = tl.where(t36, t35 * (tl.where(t31, 1.0, t29) * t41), t37)
+    return (t38, t42)
 
 
 @triton.jit
@@ -188,162 +102,58 @@ def probit_exact_backward(mean, var, grad_mean, grad_var):
     t2 = tl.div_rn(1.0, t1)
     t3 = mean * t2
     t4 = t3 * t3
-    t5 = t4 * -0.5
-    t6 = t5 < -176.5
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
     t7 = tl.where(t6, -176.5, t5)
-    c0 = tl.full((), 1.4426950216293335, tl.float32)
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t8 = tl.fma(t7, c0, c1)
-    t9 = t8 - c1
-    c2 = tl.full((), -0.693145751953125, tl.float32)
-    t10 = tl.fma(t9, c2, t7)
-    t11 = t1 * -1.0
-    t12 = tl.fma(t1, t11, t0)
-    t13 = t0 - var
-    t14 = t0 - t13
-    t15 = var - t14
-    t16 = 1.0 - t13
-    t17 = t15 + t16
-    t18 = t17 + t12
-    t19 = 0.5 * t2
-    t20 = t18 * t19
-    t21 = t2 * -1.0
-    t22 = tl.fma(t1, t21, 1.0)
-    t23 = tl.fma(t20, t21, t22)
-    t24 = t2 * t23
-    t25 = t3 * -1.0
-    t26 = tl.fma(mean, t2, t25)
-    t27 = tl.fma(mean, t24, t26)
-    t28 = t4 * -1.0
-    t29 = tl.fma(t3, t3, t28)
-    t30 = tl.fma(t3, t27, t29)
-    t31 = tl.fma(t3, t27, t30)
-    t32 = t31 * -0.5
-    t33 = tl.where(t6, 0.0, t32)
-    c3 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t34 = tl.fma(t9, c3, t33)
-    t35 = t10 + t34
-    c4 = tl.full((), 0.001381422160193324, tl.float32)
-    c5 = tl.full((), 0.00836889911442995, tl.float32)
-    t36 = tl.fma(t35, c4, c5)
-    c6 = tl.full((), 0.04166840389370918, tl.float32)
-    t37 = tl.fma(t35, t36, c6)
-    c7 = tl.full((), 0.1666651964187622, tl.float32)
-    t38 = tl.fma(t35, t37, c7)
-    c8 = tl.full((), 0.4999999403953552, tl.float32)
-    t39 = tl.fma(t35, t38, c8)
-    t40 = t35 * t35
-    t41 = tl.fma(t39, t40, t35)
-    t42 = 1.0 + t41
-    t43 = tl.where(t6, 0.0, t42)
-    t44 = t3 + t27
-    t45 = tl.abs(t44)
-    t46 = tl.fma(t45, 0.25, 1.0)
-    t47 = tl.div_rn(1.0, t46)
-    t48 = t47 - 0.25
-    c9 = tl.full((), -0.001524440012872219, tl.float32)
-    c10 = tl.full((), -0.0064508854411542416, tl.float32)
-    t49 = tl.fma(t48, c9, c10)
-    c11 = tl.full((), 0.02471012808382511, tl.float32)
-    t50 = tl.fma(t48, t49, c11)
-    c12 = tl.full((), -0.0066454531624913216, tl.float32)
-    t51 = tl.fma(t48, t50, c12)
-    c13 = tl.full((), -0.026722537353634834, tl.float32)
-    t52 = tl.fma(t48, t51, c13)
-    c14 = tl.full((), -0.02037462592124939, tl.float32)
-    t53 = tl.fma(t48, t52, c14)
-    c15 = tl.full((), 0.018486473709344864, tl.float32)
-    t54 = tl.fma(t48, t53, c15)
-    c16 = tl.full((), 0.08069024980068207, tl.float32)
-    t55 = tl.fma(t48, t54, c16)
-    c17 = tl.full((), 0.1415320783853531, tl.float32)
-    t56 = tl.fma(t48, t55, c17)
-    c18 = tl.full((), 0.17952348291873932, tl.float32)
-    t57 = tl.fma(t48, t56, c18)
-    c19 = tl.full((), 0.18632885813713074, tl.float32)
-    t58 = tl.fma(t48, t57, c19)
-    c20 = tl.full((), 0.16664108633995056, tl.float32)
-    t59 = tl.fma(t48, t58, c20)
-    c21 = tl.full((), 0.13207589089870453, tl.float32)
-    t60 = tl.fma(t48, t59, c21)
-    t61 = t47 * t60  # Mills ratio/sqrt(2 pi)
-    t62 = t43 * t61
-    t63 = t8.to(tl.int32, bitcast=True)
-    t64 = t63 >> 2
-    t65 = t64 + 127
-    t66 = t65 << 23
-    t67 = t66.to(tl.float32, bitcast=True)
-    t68 = t67 * t62
-    t69 = t63 + 1
-    t70 = t69 >> 2
-    t71 = 127 + t70
-    t72 = t71 << 23
-    t73 = t72.to(tl.float32, bitcast=True)
-    t74 = t73 * t68
-    t75 = t63 + 2
-    t76 = t75 >> 2
-    t77 = 127 + t76
-    t78 = t77 << 23
-    t79 = t78.to(tl.float32, bitcast=True)
-    t80 = t79 * t74
-    t81 = t63 + 3
-    t82 = t81 >> 2
-    t83 = 127 + t82
-    t84 = t83 << 23
-    t85 = t84.to(tl.float32, bitcast=True)
-    t86 = t85 * t80
-    t87 = 1.0 - t86
-    t88 = t3 < 0.0
-    t89 = tl.where(t88, t87, t62)
-    t90 = tl.where(t88, 1.0, t67)
-    t91 = t89 * t90
-    t92 = tl.where(t88, 1.0, t73)
-    t93 = t92 * t91
-    t94 = tl.where(t88, 1.0, t79)
-    t95 = t94 * t93
-    t96 = tl.where(t88, 1.0, t85)
-    t97 = t96 * t95
-    t98 = tl.where(t88, t62, t87)
-    t99 = tl.where(t88, t67, 1.0)
-    t100 = t98 * t99
-    t101 = tl.where(t88, t73, 1.0)
-    t102 = t101 * t100
-    t103 = tl.where(t88, t79, 1.0)
-    t104 = t103 * t102
-    t105 = tl.where(t88, t85, 1.0)
-    t106 = t105 * t104
-    t107 = t97 - t106
-    t108 = t2 + t24
-    c22 = tl.full((), 0.3989422917366028, tl.float32)
-    t109 = c22 * t108
-    t110 = t109 * t43
-    t111 = t67 * t110
-    t112 = t73 * t111
-    t113 = t79 * t112
-    t114 = t85 * t113
-    t115 = t114 * t107
-    t116 = 0.0 <= var
-    t117 = tl.where(t116, 1.0, var)
-    t118 = tl.sqrt_rn(t117)
-    t119 = tl.where(t116, t115, t118)
-    t120 = tl.where(t116, t114, t118)
-    t121 = t120 * grad_mean
-    t122 = tl.fma(t119, grad_var, t121)
-    c23 = tl.full((), -0.1994711458683014, tl.float32)
-    t123 = c23 * t44
-    t124 = t108 * t123
-    t125 = t108 * t124
-    t126 = t43 * t125
-    t127 = t67 * t126
-    t128 = t73 * t127
-    t129 = t79 * t128
-    t130 = t85 * t129
-    t131 = t130 * t107
-    t132 = tl.where(t116, t131, t118)
-    t133 = tl.where(t116, t130, t118)
-    t134 = t133 * grad_mean
-    t135 = tl.fma(t132, grad_var, t134)
-    return (t122, t135)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7)
+    t11 = tl.fma(t1, t1 * -1.0, t0)
+    t12 = t0 - var
+    t13 = (((var - (t0 - t12)) + (1.0 - t12)) + t11) * (0.5 * t2)
+    t14 = t2 * -1.0
+    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
+    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
+    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
+        -1.0))) * (-0.5))))
+    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
+    t19 = t3 + t16
+    t20 = tl.div_rn(1.0, tl.fma(tl.abs(t19), 0.25, 1.0))
+    t21 = t20 - 0.25
+    # Mills ratio/sqrt(2 pi)
+    t22 = (t20 * tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
+        tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
+        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
+        0.13207589))
+    t23 = t18 * t22
+    t24 = t8.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = t25 * t23
+    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = t27 * t26
+    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = t29 * t28
+    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = 1.0 - (t31 * t30)
+    t33 = t3 < 0.0
+    t34 = tl.where(t33, t32, t23) * tl.where(t33, 1.0, t25)
+    t35 = tl.where(t33, 1.0, t27) * t34
+    t36 = tl.where(t33, 1.0, t29) * t35
+    t37 = tl.where(t33, 1.0, t31) * t36
+    t38 = tl.where(t33, t23, t32) * tl.where(t33, t25, 1.0)
+    t39 = tl.where(t33, t27, 1.0) * t38
+    t40 = tl.where(t33, t29, 1.0) * t39
+    t41 = t37 - (tl.where(t33, t31, 1.0) * t40)
+    t42 = t2 + t15
+    t43 = t31 * (t29 * (t27 * (t25 * ((0.3989423 * t42) * t18))))
+    t44 = t43 * t41
+    t45 = 0.0 <= var
+    t46 = tl.sqrt_rn(tl.where(t45, 1.0, var))
+    t47 = tl.fma(tl.where(t45, t44, t46), grad_var, tl.where(t45, t43, t46) * grad_mean)
+    t48 = t31 * (t29 * (t27 * (t25 * (t18 * (t42 * (t42 * ((-0.19947115) * t19)))))))
+    t49 = tl.fma(tl.where(t45, t48 * t41, t46), grad_var, tl.where(t45, t48, t46) * grad_mean)
+    return (t47, t49)
 
 
 @triton.jit

@@ -33,6 +33,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -62,23 +66,14 @@ static inline __attribute__((always_inline)) void product_exact_forward_element(
     const float t7 = mean2 * var1;
     const _Bool t8 = t3 & t6;
     const float t9 = mean1 * mean2;
-    const float t10 = __builtin_fmaf(mean2, t7, t5);
-    const float t11 = mean1 * var2;
-    const float t12 = __builtin_fmaf(mean1, t11, t10);
-    const float t13 = t8 ? 1.0f : (-1.0f);
-    const float t14 = __builtin_sqrtf(t13);
-    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t15 = t9 < c0;
-    const float t16 = t15 ? c0 : t9;
-    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t17 = c1 < t16;
-    const float t18 = t17 ? c1 : t16;
-    const float t19 = t8 ? t18 : t14;
-    const _Bool t20 = c1 < t12;
-    const float t21 = t20 ? c1 : t12;
-    const float t22 = t8 ? t21 : t14;
-    *out_mean = t19;
-    *out_var = t22;
+    const float t10 = FMA(mean2, t7, t5);
+    const float t11 = FMA(mean1, mean1 * var2, t10);
+    const float t12 = SQRT(t8 ? 1.0f : (-1.0f));
+    const float t13 = (t9 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t9;
+    const float t14 = t8 ? ((3.4028234663852886e+38f < t13) ? 3.4028234663852886e+38f : t13) : t12;
+    const float t15 = t8 ? ((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11) : t12;
+    *out_mean = t14;
+    *out_var = t15;
 }
 
 void product_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
@@ -105,39 +100,25 @@ static inline __attribute__((always_inline)) void product_exact_backward_element
 {
     const float t0 = mean1 * var2;
     const float t1 = mean2 * var1;
-    const float t2 = __builtin_fmaf(mean2, mean2, var2);
-    const float t3 = __builtin_fmaf(mean1, mean1, var1);
+    const float t2 = FMA(mean2, mean2, var2);
+    const float t3 = FMA(mean1, mean1, var1);
     const float t4 = 2.0f * t0;
     const float t5 = 2.0f * t1;
     const float t6 = mean2 * grad_mean;
     const float t7 = 0.0f * grad_mean;
     const float t8 = mean1 * grad_mean;
-    const float c0 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t9 = t2 < c0;
-    const float t10 = t9 ? c0 : t2;
-    const _Bool t11 = t3 < c0;
-    const float t12 = t11 ? c0 : t3;
-    const _Bool t13 = t4 < c0;
-    const float t14 = t13 ? c0 : t4;
-    const _Bool t15 = t5 < c0;
-    const float t16 = t15 ? c0 : t5;
-    const float c1 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t17 = c1 < t10;
-    const float t18 = t17 ? c1 : t10;
-    const float t19 = __builtin_fmaf(t18, grad_var, t7);
-    const _Bool t20 = c1 < t12;
-    const float t21 = t20 ? c1 : t12;
-    const float t22 = __builtin_fmaf(t21, grad_var, t7);
-    const _Bool t23 = c1 < t14;
-    const float t24 = t23 ? c1 : t14;
-    const float t25 = __builtin_fmaf(t24, grad_var, t6);
-    const _Bool t26 = c1 < t16;
-    const float t27 = t26 ? c1 : t16;
-    const float t28 = __builtin_fmaf(t27, grad_var, t8);
-    *out_grad_mean1 = t25;
-    *out_grad_var1 = t19;
-    *out_grad_mean2 = t28;
-    *out_grad_var2 = t22;
+    const float t9 = (t2 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t2;
+    const float t10 = (t3 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t3;
+    const float t11 = (t4 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t4;
+    const float t12 = (t5 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t5;
+    const float t13 = FMA((3.4028234663852886e+38f < t9) ? 3.4028234663852886e+38f : t9, grad_var, t7);
+    const float t14 = FMA((3.4028234663852886e+38f < t10) ? 3.4028234663852886e+38f : t10, grad_var, t7);
+    const float t15 = FMA((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11, grad_var, t6);
+    const float t16 = FMA((3.4028234663852886e+38f < t12) ? 3.4028234663852886e+38f : t12, grad_var, t8);
+    *out_grad_mean1 = t15;
+    *out_grad_var1 = t13;
+    *out_grad_mean2 = t16;
+    *out_grad_var2 = t14;
 }
 
 void product_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,

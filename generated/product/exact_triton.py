@@ -40,31 +40,18 @@ LANE_ELEMENTS = 2
 @triton.jit
 def product_exact_forward(mean1, var1, mean2, var2):
     t0 = mean1 * mean2
-    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t1 = t0 < c0
-    t2 = tl.where(t1, c0, t0)
-    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t3 = c1 < t2
-    t4 = tl.where(t3, c1, t2)
-    t5 = mean1 == mean1
-    t6 = 0.0 <= var1
-    t7 = t5 & t6
-    t8 = mean2 == mean2
-    t9 = t8 & t7
-    t10 = 0.0 <= var2
-    t11 = t10 & t9
-    t12 = tl.where(t11, 1.0, -1.0)
-    t13 = tl.sqrt_rn(t12)
-    t14 = tl.where(t11, t4, t13)
-    t15 = var1 * var2
-    t16 = mean2 * var1
-    t17 = tl.fma(mean2, t16, t15)
-    t18 = mean1 * var2
-    t19 = tl.fma(mean1, t18, t17)
-    t20 = c1 < t19
-    t21 = tl.where(t20, c1, t19)
-    t22 = tl.where(t11, t21, t13)
-    return (t14, t22)
+    t1 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
+    t2 = tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1)
+    t3 = (mean1 == mean1) & (0.0 <= var1)
+    t4 = (mean2 == mean2) & t3
+    t5 = (0.0 <= var2) & t4
+    t6 = tl.sqrt_rn(tl.where(t5, 1.0, -1.0))
+    t7 = tl.where(t5, t2, t6)
+    t8 = var1 * var2
+    t9 = tl.fma(mean2, mean2 * var1, t8)
+    t10 = tl.fma(mean1, mean1 * var2, t9)
+    t11 = tl.where(t5, tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10), t6)
+    return (t7, t11)
 
 
 @triton.jit
@@ -89,32 +76,20 @@ def product_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t3 = tl.fma(mean1, mean1, var1)
     t4 = 2.0 * t1
     t5 = 2.0 * t0
-    c0 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t6 = t5 < c0
-    t7 = tl.where(t6, c0, t5)
-    c1 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t8 = c1 < t7
-    t9 = tl.where(t8, c1, t7)
-    t10 = t4 < c0
-    t11 = tl.where(t10, c0, t4)
-    t12 = c1 < t11
-    t13 = tl.where(t12, c1, t11)
-    t14 = t3 < c0
-    t15 = tl.where(t14, c0, t3)
-    t16 = c1 < t15
-    t17 = tl.where(t16, c1, t15)
-    t18 = t2 < c0
-    t19 = tl.where(t18, c0, t2)
-    t20 = c1 < t19
-    t21 = tl.where(t20, c1, t19)
-    t22 = mean2 * grad_mean
-    t23 = tl.fma(t9, grad_var, t22)
-    t24 = 0.0 * grad_mean
-    t25 = tl.fma(t21, grad_var, t24)
-    t26 = tl.fma(t17, grad_var, t24)
-    t27 = mean1 * grad_mean
-    t28 = tl.fma(t13, grad_var, t27)
-    return (t23, t25, t28, t26)
+    t6 = tl.where(t5 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t5)
+    t7 = tl.where(3.4028234663852886e+38 < t6, 3.4028234663852886e+38, t6)
+    t8 = tl.where(t4 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t4)
+    t9 = tl.where(3.4028234663852886e+38 < t8, 3.4028234663852886e+38, t8)
+    t10 = tl.where(t3 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t3)
+    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
+    t12 = tl.where(t2 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t2)
+    t13 = tl.where(3.4028234663852886e+38 < t12, 3.4028234663852886e+38, t12)
+    t14 = tl.fma(t7, grad_var, mean2 * grad_mean)
+    t15 = 0.0 * grad_mean
+    t16 = tl.fma(t13, grad_var, t15)
+    t17 = tl.fma(t11, grad_var, t15)
+    t18 = tl.fma(t9, grad_var, mean1 * grad_mean)
+    return (t14, t16, t18, t17)
 
 
 @triton.jit

@@ -27,238 +27,99 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def relu_fitted_forward(mean, var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
+    t0 = 1.1529215e+18 < var
+    t1 = tl.where(t0, 0.00390625, 1.0)
+    t2 = var < 9.094947e-13
+    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
     t4 = tl.abs(mean)
     t5 = t4 * t3
     t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = var * t3
-    t10 = t3 * t9
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t11 = tl.where(t6, c5, t10)
-    t12 = tl.sqrt_rn(t11)  # standard deviation, scaled
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t8 * t13
-    c6 = tl.full((), 18.700000762939453, tl.float32)
-    t15 = c6 < t14
-    t16 = tl.where(t15, c6, t14)  # t = min(|mean|/sigma, reach)
-    t17 = t16 * -0.5
-    t18 = t16 * t17
-    c7 = tl.full((), 1.4426950216293335, tl.float32)
-    c8 = tl.full((), 12582912.0, tl.float32)
-    t19 = tl.fma(t18, c7, c8)
-    t20 = t19 - c8
-    c9 = tl.full((), -0.693145751953125, tl.float32)
-    t21 = tl.fma(t20, c9, t18)
-    t22 = t18 * -1.0
-    t23 = tl.fma(t16, t17, t22)
-    t24 = t12 * -1.0
-    t25 = tl.fma(t12, t24, t11)
-    t26 = 0.5 * t13
-    t27 = t25 * t26
-    t28 = t14 * -1.0
-    t29 = tl.fma(t12, t28, t8)
-    t30 = tl.fma(t27, t28, t29)
-    t31 = t13 * t30
-    c10 = tl.full((), -7.629394644936838e-07, tl.float32)
-    t32 = tl.where(t15, c10, t31)
-    t33 = t16 * -1.0
-    t34 = tl.fma(t32, t33, t23)
-    c11 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t20, c11, t34)
-    t36 = t21 + t35
-    c12 = tl.full((), 0.001381422160193324, tl.float32)
-    c13 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c12, c13)
-    c14 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c14)
-    c15 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c15)
-    c16 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c16)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = tl.fma(t16, 0.25, 1.0)
-    t44 = t43 - 1.0
-    t45 = t44 * -1.0
-    t46 = tl.fma(t16, 0.25, t45)
-    t47 = tl.fma(t32, 0.25, t46)
-    t48 = tl.div_rn(1.0, t43)  # u = 1/(1 + t/4)
-    t49 = t48 * -1.0
-    t50 = tl.fma(t43, t49, 1.0)
-    t51 = tl.fma(t47, t49, t50)
-    t52 = t48 * t51
-    c17 = tl.full((), 3.113438367843628, tl.float32)
-    c18 = tl.full((), -1.9150830507278442, tl.float32)
-    t53 = tl.fma(t48, c17, c18)
-    c19 = tl.full((), 0.7793627381324768, tl.float32)
-    t54 = tl.fma(t48, t53, c19)
-    c20 = tl.full((), -0.008552463725209236, tl.float32)
-    t55 = tl.fma(t48, t54, c20)
-    t56 = t48 * t55
-    t57 = t52 * t56
-    t58 = t48 - 0.25
-    c21 = tl.full((), 0.026486800983548164, tl.float32)
-    c22 = tl.full((), -0.12136098742485046, tl.float32)
-    t59 = tl.fma(t58, c21, c22)
-    c23 = tl.full((), 0.1953088939189911, tl.float32)
-    t60 = tl.fma(t58, t59, c23)
-    c24 = tl.full((), -0.0901603251695633, tl.float32)
-    t61 = tl.fma(t58, t60, c24)
-    c25 = tl.full((), -0.031825900077819824, tl.float32)
-    t62 = tl.fma(t58, t61, c25)
-    c26 = tl.full((), -0.059486523270606995, tl.float32)
-    t63 = tl.fma(t58, t62, c26)
-    c27 = tl.full((), 0.023572202771902084, tl.float32)
-    t64 = tl.fma(t58, t63, c27)
-    c28 = tl.full((), 0.12800803780555725, tl.float32)
-    t65 = tl.fma(t58, t64, c28)
-    c29 = tl.full((), 0.20213471353054047, tl.float32)
-    t66 = tl.fma(t58, t65, c29)
-    c30 = tl.full((), 0.21490611135959625, tl.float32)
-    t67 = tl.fma(t58, t66, c30)
-    c31 = tl.full((), 0.1734071969985962, tl.float32)
-    t68 = tl.fma(t58, t67, c31)
-    c32 = tl.full((), 0.10661165416240692, tl.float32)
-    t69 = tl.fma(t58, t68, c32)
-    c33 = tl.full((), 0.04343403875827789, tl.float32)
-    t70 = tl.fma(t58, t69, c33)
-    t71 = t48 * t48
-    t72 = tl.fma(t70, t71, t57)  # J_1/sqrt(2 pi)
-    t73 = tl.fma(t72, t42, t72)
-    t74 = t12 + t27
-    t75 = tl.where(t0, 256.0, 1.0)
-    c34 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t76 = tl.where(t2, c34, t75)
-    t77 = t76 * t74
-    t78 = tl.where(t6, 0.0, t77)
-    t79 = t78 * t73
-    t80 = t19.to(tl.int32, bitcast=True)
-    t81 = t80 >> 1
-    t82 = t81 + 127
-    t83 = t82 << 23
-    t84 = t83.to(tl.float32, bitcast=True)
-    t85 = t84 * t79
-    t86 = t80 + 1
-    t87 = t86 >> 1
-    t88 = 127 + t87
-    t89 = t88 << 23
-    t90 = t89.to(tl.float32, bitcast=True)
-    t91 = t90 * t85
-    t92 = mean < 0.0
-    t93 = tl.where(t92, 0.0, 1.0)
-    t94 = tl.fma(t4, t93, t91)
-    t95 = tl.where(t0, c2, 1.0)
-    t96 = tl.where(t2, c3, t95)  # power of two that keeps residuals normal
-    t97 = var * t96
-    t98 = t96 * t97
-    t99 = tl.where(t6, 1.0, t98)
-    t100 = tl.sqrt_rn(t99)  # standard deviation, scaled
-    t101 = t100 * -1.0
-    t102 = tl.fma(t100, t101, t99)
-    t103 = tl.div_rn(1.0, t100)
-    t104 = 0.5 * t103
-    t105 = t102 * t104
-    t106 = t103 * -1.0
-    t107 = tl.fma(t100, t106, 1.0)
-    t108 = tl.fma(t105, t106, t107)
-    t109 = t103 * t108
-    t110 = 0.0 < t4
-    t111 = t6 & t110
-    t112 = t4 * t96
-    c35 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t113 = tl.where(t111, c35, t112)
-    t114 = t103 * t113
-    t115 = t114 * -1.0
-    t116 = tl.fma(t103, t113, t115)
-    t117 = tl.fma(t113, t109, t116)
-    t118 = c0 < t114
-    t119 = tl.where(t118, 0.0, t117)
-    t120 = t119 * -1.0
-    t121 = tl.where(t92, t120, t119)
-    t122 = tl.where(t118, c0, t114)
-    t123 = t122 * -1.0
-    t124 = tl.where(t92, t123, t122)  # mean/sigma
-    c36 = tl.full((), 2.7002980709075928, tl.float32)
-    t125 = t124 * c36
-    t126 = t125 * -1.0
-    t127 = tl.fma(t124, c36, t126)
-    t128 = tl.fma(t121, c36, t127)
-    c37 = tl.full((), 4.681832699304778e-09, tl.float32)
-    t129 = tl.fma(t124, c37, t128)
-    t130 = t129 * -1.0
-    t131 = t125 < 0.0
-    t132 = tl.where(t131, t130, t129)
-    t133 = t132 * -1.0
-    t134 = tl.abs(t125)
-    t135 = t134 * -1.0
-    t136 = t135 < -176.5
-    t137 = tl.where(t136, 0.0, t133)
-    t138 = tl.where(t136, -176.5, t135)
-    t139 = tl.fma(c7, t138, c8)
-    t140 = t139 - c8
-    t141 = tl.fma(c11, t140, t137)
-    t142 = tl.fma(c9, t140, t138)
-    t143 = t142 + t141
-    t144 = tl.fma(c12, t143, c13)
-    t145 = tl.fma(t143, t144, c14)
-    t146 = tl.fma(t143, t145, c15)
-    t147 = tl.fma(t143, t146, c16)
-    t148 = t143 * t143
-    t149 = tl.fma(t147, t148, t143)
-    t150 = 1.0 + t149
-    t151 = tl.where(t136, 0.0, t150)
-    t152 = t139.to(tl.int32, bitcast=True)
-    t153 = t152 >> 2
-    t154 = 127 + t153
-    t155 = t154 << 23
-    t156 = t155.to(tl.float32, bitcast=True)
-    t157 = t151 * t156
-    t158 = 1 + t152
-    t159 = t158 >> 2
-    t160 = 127 + t159
-    t161 = t160 << 23
-    t162 = t161.to(tl.float32, bitcast=True)
-    t163 = t162 * t157
-    t164 = t152 + 2
-    t165 = t164 >> 2
-    t166 = 127 + t165
-    t167 = t166 << 23
-    t168 = t167.to(tl.float32, bitcast=True)
-    t169 = t168 * t163
-    t170 = t152 + 3
-    t171 = t170 >> 2
-    t172 = 127 + t171
-    t173 = t172 << 23
-    t174 = t173.to(tl.float32, bitcast=True)
-    t175 = t174 * t169
-    t176 = 1.0 + t175
-    t177 = tl.div_rn(1.0, t176)
-    t178 = t151 * t177
-    t179 = tl.where(t131, t178, t177)
-    t180 = tl.where(t131, t156, 1.0)
-    t181 = var * t180
-    t182 = t179 * t181
-    t183 = tl.where(t131, t162, 1.0)
-    t184 = t183 * t182
-    t185 = tl.where(t131, t168, 1.0)
-    t186 = t185 * t184
-    t187 = tl.where(t131, t174, 1.0)
-    t188 = t187 * t186
-    t189 = 0.0 <= var
-    t190 = tl.where(t189, 1.0, var)
-    t191 = tl.sqrt_rn(t190)
-    t192 = tl.where(t189, t188, t191)
-    return (t94, t192)
+    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
+    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
+    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
+    t10 = tl.div_rn(1.0, t9)
+    t11 = t7 * t10
+    t12 = 18.7 < t11
+    t13 = tl.where(t12, 18.7, t11)  # t = min(|mean|/sigma, reach)
+    t14 = t13 * (-0.5)
+    t15 = t13 * t14
+    t16 = tl.fma(t15, 1.442695, 12582912.0)
+    t17 = t16 - 12582912.0
+    t18 = tl.fma(t17, -0.69314575, t15)
+    t19 = tl.fma(t13, t14, t15 * -1.0)
+    t20 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
+    t21 = t11 * -1.0
+    t22 = tl.where(t12, -7.6293946e-7, t10 * tl.fma(t20, t21, tl.fma(t9, t21, t7)))
+    t23 = t18 + tl.fma(t17, -1.4286068e-6, tl.fma(t22, t13 * -1.0, t19))
+    t24 = (tl.fma(tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t23 * t23, t23))
+    t25 = tl.fma(t13, 0.25, 1.0)
+    t26 = tl.fma(t22, 0.25, tl.fma(t13, 0.25, (t25 - 1.0) * -1.0))
+    t27 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
+    t28 = t27 * -1.0
+    t29 = ((t27 * tl.fma(t26, t28, tl.fma(t25, t28, 1.0))) * (t27 * tl.fma(t27, tl.fma(t27, tl.fma(t27, 3.1134384,
+        -1.915083), 0.77936274), -0.008552464)))
+    t30 = t27 - 0.25
+    # J_1/sqrt(2 pi)
+    t31 = (tl.fma(tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30,
+        tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, 0.026486801, -0.12136099), 0.1953089), -0.090160325),
+        -0.0318259), -0.059486523), 0.023572203), 0.12800804), 0.20213471), 0.21490611), 0.1734072), 0.106611654),
+        0.04343404), t27 * t27, t29))
+    t32 = tl.fma(t31, t24, t31)
+    t33 = t9 + t20
+    t34 = tl.where(t6, 0.0, tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0)) * t33) * t32
+    t35 = t16.to(tl.int32, bitcast=True)
+    t36 = ((((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)) * t34
+    t37 = (((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)) * t36
+    t38 = mean < 0.0
+    t39 = tl.fma(t4, tl.where(t38, 0.0, 1.0), t37)
+    t40 = tl.where(t2, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t41 = tl.where(t6, 1.0, t40 * (var * t40))
+    t42 = tl.sqrt_rn(t41)  # standard deviation, scaled
+    t43 = tl.fma(t42, t42 * -1.0, t41)
+    t44 = tl.div_rn(1.0, t42)
+    t45 = t43 * (0.5 * t44)
+    t46 = t44 * -1.0
+    t47 = t44 * tl.fma(t45, t46, tl.fma(t42, t46, 1.0))
+    t48 = tl.where(t6 & (0.0 < t4), 1.2676506e+30, t4 * t40)
+    t49 = t44 * t48
+    t50 = tl.fma(t48, t47, tl.fma(t44, t48, t49 * -1.0))
+    t51 = 1.1529215e+18 < t49
+    t52 = tl.where(t51, 0.0, t50)
+    t53 = tl.where(t38, t52 * -1.0, t52)
+    t54 = tl.where(t51, 1.1529215e+18, t49)
+    t55 = tl.where(t38, t54 * -1.0, t54)  # mean/sigma
+    t56 = t55 * 2.700298
+    t57 = tl.fma(t55, 4.6818327e-9, tl.fma(t53, 2.700298, tl.fma(t55, 2.700298, t56 * -1.0)))
+    t58 = t57 * -1.0
+    t59 = t56 < 0.0
+    t60 = tl.where(t59, t58, t57) * -1.0
+    t61 = tl.abs(t56) * -1.0
+    t62 = t61 < (-176.5)
+    t63 = tl.where(t62, 0.0, t60)
+    t64 = tl.where(t62, -176.5, t61)
+    t65 = tl.fma(1.442695, t64, 12582912.0)
+    t66 = t65 - 12582912.0
+    t67 = tl.fma(-1.4286068e-6, t66, t63)
+    t68 = tl.fma(-0.69314575, t66, t64) + t67
+    t69 = (tl.where(t62, 0.0, 1.0 + tl.fma(tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(0.0013814222, t68, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t68 * t68, t68)))
+    t70 = t65.to(tl.int32, bitcast=True)
+    t71 = ((127 + (t70 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t72 = t69 * t71
+    t73 = ((127 + ((1 + t70) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t74 = t73 * t72
+    t75 = ((127 + ((t70 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t76 = t75 * t74
+    t77 = ((127 + ((t70 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t78 = tl.div_rn(1.0, 1.0 + (t77 * t76))
+    t79 = tl.where(t59, t69 * t78, t78) * (var * tl.where(t59, t71, 1.0))
+    t80 = tl.where(t59, t73, 1.0) * t79
+    t81 = tl.where(t59, t75, 1.0) * t80
+    t82 = tl.where(t59, t77, 1.0) * t81
+    t83 = 0.0 <= var
+    t84 = tl.where(t83, t82, tl.sqrt_rn(tl.where(t83, 1.0, var)))
+    return (t39, t84)
 
 
 @triton.jit
@@ -274,262 +135,117 @@ def relu_fitted_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, 
 
 @triton.jit
 def relu_fitted_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t1 = var < c1
+    t0 = 1.1529215e+18 < var
+    t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = 0.0 < t3
-    t5 = t2 & t4
-    c2 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t6 = t3 * c2
-    t7 = tl.where(t0, c1, 1.0)
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t8 = tl.where(t1, c3, t7)  # power of two that keeps residuals normal
-    t9 = var * t8
-    t10 = t8 * t9
-    t11 = tl.where(t2, 1.0, t10)
-    t12 = t3 * t8
-    c4 = tl.full((), 1.2676506002282294e+30, tl.float32)
-    t13 = tl.where(t5, c4, t12)
-    t14 = tl.sqrt_rn(t11)  # standard deviation, scaled
-    t15 = tl.div_rn(1.0, t14)
-    t16 = t15 * t13
-    t17 = c0 < t16
-    t18 = tl.where(t17, c0, t16)
-    t19 = t16 * -1.0
-    t20 = tl.fma(t15, t13, t19)
-    t21 = t18 * -1.0
-    t22 = 0.5 * t15
-    t23 = t15 * -1.0
-    t24 = tl.fma(t14, t23, 1.0)
-    t25 = t14 * -1.0
-    t26 = tl.fma(t14, t25, t11)
-    t27 = t26 * t22
-    t28 = tl.fma(t27, t23, t24)
-    t29 = t15 * t28
-    t30 = tl.fma(t13, t29, t20)
-    t31 = tl.where(t17, 0.0, t30)
-    t32 = t14 + t27
-    t33 = t31 * -1.0
-    c5 = tl.full((), 0.00390625, tl.float32)
-    t34 = tl.where(t0, c5, 1.0)
-    t35 = tl.where(t1, c3, t34)  # power of two that keeps residuals normal
-    t36 = t3 * t35
-    t37 = tl.where(t2, t6, t36)
-    c6 = tl.full((), 1099511627776.0, tl.float32)
-    t38 = tl.where(t0, c6, 1.0)
-    c7 = tl.full((), 3.552713678800501e-15, tl.float32)
-    t39 = tl.where(t1, c7, t38)
-    t40 = t39 * t32
-    t41 = tl.where(t2, 0.0, t40)
-    t42 = var * t35
-    t43 = t35 * t42
-    c8 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t44 = tl.where(t2, c8, t43)
-    t45 = tl.sqrt_rn(t44)  # standard deviation, scaled
-    t46 = tl.div_rn(1.0, t45)
-    t47 = t37 * t46
-    t48 = t47 * -1.0
-    t49 = tl.fma(t45, t48, t37)
-    c9 = tl.full((), 18.700000762939453, tl.float32)
-    t50 = c9 < t47
-    t51 = tl.where(t50, c9, t47)  # t = min(|mean|/sigma, reach)
-    t52 = t51 * -0.5
-    t53 = t51 * t52
-    t54 = t53 * -1.0
-    t55 = tl.fma(t51, t52, t54)
-    c10 = tl.full((), 1.4426950216293335, tl.float32)
-    c11 = tl.full((), 12582912.0, tl.float32)
-    t56 = tl.fma(t53, c10, c11)
-    t57 = t56 - c11
-    c12 = tl.full((), -0.693145751953125, tl.float32)
-    t58 = tl.fma(t57, c12, t53)
-    t59 = t56.to(tl.int32, bitcast=True)
-    t60 = t59 >> 1
-    t61 = t60 + 127
-    t62 = t61 << 23
-    t63 = t62.to(tl.float32, bitcast=True)
-    t64 = t59 + 1
-    t65 = t64 >> 1
-    t66 = 127 + t65
-    t67 = t66 << 23
-    t68 = t67.to(tl.float32, bitcast=True)
-    t69 = t51 * -1.0
-    t70 = 0.5 * t46
-    t71 = t45 * -1.0
-    t72 = tl.fma(t45, t71, t44)
-    t73 = t72 * t70
-    t74 = tl.fma(t73, t48, t49)
-    t75 = t46 * t74
-    c13 = tl.full((), -7.629394644936838e-07, tl.float32)
-    t76 = tl.where(t50, c13, t75)
-    t77 = tl.fma(t76, t69, t55)
-    c14 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t78 = tl.fma(t57, c14, t77)
-    t79 = t58 + t78
-    t80 = t51 + t76
-    t81 = tl.fma(0.25, t80, 1.0)
-    t82 = tl.div_rn(1.0, t81)  # u = 1/(1 + t/4)
-    t83 = t46 * t73
-    t84 = t83 * -1.0
-    t85 = tl.fma(t46, t84, t46)
-    t86 = t35 * t85
-    t87 = tl.where(t2, 0.0, t86)
-    t88 = t82 - 0.25
-    c15 = tl.full((), 0.006169786211103201, tl.float32)
-    c16 = tl.full((), -0.033925700932741165, tl.float32)
-    t89 = tl.fma(t88, c15, c16)
-    c17 = tl.full((), 0.06539670377969742, tl.float32)
-    t90 = tl.fma(t88, t89, c17)
-    c18 = tl.full((), -0.038645654916763306, tl.float32)
-    t91 = tl.fma(t88, t90, c18)
-    c19 = tl.full((), -0.012648344039916992, tl.float32)
-    t92 = tl.fma(t88, t91, c19)
-    c20 = tl.full((), -0.023600328713655472, tl.float32)
-    t93 = tl.fma(t88, t92, c20)
-    c21 = tl.full((), 0.01873522810637951, tl.float32)
-    t94 = tl.fma(t88, t93, c21)
-    c22 = tl.full((), 0.08071758598089218, tl.float32)
-    t95 = tl.fma(t88, t94, c22)
-    c23 = tl.full((), 0.14152954518795013, tl.float32)
-    t96 = tl.fma(t88, t95, c23)
-    c24 = tl.full((), 0.17952300608158112, tl.float32)
-    t97 = tl.fma(t88, t96, c24)
-    c25 = tl.full((), 0.18632885813713074, tl.float32)
-    t98 = tl.fma(t88, t97, c25)
-    c26 = tl.full((), 0.16664110124111176, tl.float32)
-    t99 = tl.fma(t88, t98, c26)
-    c27 = tl.full((), 0.13207589089870453, tl.float32)
-    t100 = tl.fma(t88, t99, c27)
-    t101 = t82 * t100  # J_0/sqrt(2 pi)
-    t102 = t101 * -1.0
-    c28 = tl.full((), 0.001381422160193324, tl.float32)
-    c29 = tl.full((), 0.00836889911442995, tl.float32)
-    t103 = tl.fma(t79, c28, c29)
-    c30 = tl.full((), 0.04166840389370918, tl.float32)
-    t104 = tl.fma(t79, t103, c30)
-    c31 = tl.full((), 0.1666651964187622, tl.float32)
-    t105 = tl.fma(t79, t104, c31)
-    c32 = tl.full((), 0.4999999403953552, tl.float32)
-    t106 = tl.fma(t79, t105, c32)
-    t107 = t79 * t79
-    t108 = tl.fma(t106, t107, t79)
-    c33 = tl.full((), 0.1994711458683014, tl.float32)
-    t109 = tl.fma(t108, c33, c33)
-    t110 = t87 * t109
-    t111 = t63 * t110
-    t112 = t68 * t111
-    t113 = t112 * grad_mean
-    t114 = mean < 0.0
-    t115 = tl.where(t114, t21, t18)  # mean/sigma
-    t116 = tl.where(t114, t33, t31)
-    t117 = tl.where(t114, t101, t102)
-    t118 = tl.fma(t117, t108, t117)
-    t119 = t118 * t63
-    t120 = t68 * t119
-    t121 = tl.where(t114, 0.0, 1.0)
-    t122 = t121 + t120
-    t123 = t122 * grad_mean
-    t124 = t115 + t116
-    c34 = tl.full((), -1.3501490354537964, tl.float32)
-    t125 = c34 * t124
-    c35 = tl.full((), 2.7002980709075928, tl.float32)
-    t126 = c35 * t115
-    t127 = t126 * -1.0
-    t128 = tl.fma(c35, t115, t127)
-    c36 = tl.full((), 4.681832699304778e-09, tl.float32)
-    t129 = tl.fma(c36, t115, t128)
-    t130 = tl.fma(c35, t116, t129)
-    t131 = t130 * -1.0
-    t132 = tl.abs(t126)
-    t133 = t132 * -1.0
-    t134 = t126 < 0.0
-    t135 = tl.where(t134, t131, t130)
-    t136 = t135 * -1.0
-    t137 = t133 < -176.5
-    t138 = tl.where(t137, -176.5, t133)
-    t139 = tl.where(t137, 0.0, t136)
-    t140 = tl.fma(c10, t138, c11)
-    t141 = t140 - c11
-    t142 = tl.fma(c12, t141, t138)
-    t143 = tl.fma(c14, t141, t139)
-    t144 = t142 + t143
-    t145 = t140.to(tl.int32, bitcast=True)
-    t146 = t145 >> 2
-    t147 = 127 + t146
-    t148 = t147 << 23
-    t149 = t148.to(tl.float32, bitcast=True)
-    t150 = tl.where(t134, 1.0, t149)
-    t151 = tl.where(t134, t149, 1.0)
-    t152 = t150 * t151
-    t153 = t41 * t152
-    t154 = 1 + t145
-    t155 = t154 >> 2
-    t156 = 127 + t155
-    t157 = t156 << 23
-    t158 = t157.to(tl.float32, bitcast=True)
-    t159 = tl.where(t134, 1.0, t158)
-    t160 = tl.where(t134, t158, 1.0)
-    t161 = t159 * t160
-    t162 = t145 + 2
-    t163 = t162 >> 2
-    t164 = 127 + t163
-    t165 = t164 << 23
-    t166 = t165.to(tl.float32, bitcast=True)
-    t167 = t145 + 3
-    t168 = t167 >> 2
-    t169 = 127 + t168
-    t170 = t169 << 23
-    t171 = t170.to(tl.float32, bitcast=True)
-    t172 = tl.where(t134, 1.0, t171)
-    t173 = tl.where(t134, t171, 1.0)
-    t174 = t172 * t173
-    t175 = tl.where(t134, 1.0, t166)
-    t176 = tl.where(t134, t166, 1.0)
-    t177 = t175 * t176
-    t178 = tl.fma(c28, t144, c29)
-    t179 = tl.fma(t144, t178, c30)
-    t180 = tl.fma(t144, t179, c31)
-    t181 = tl.fma(t144, t180, c32)
-    t182 = t144 * t144
-    t183 = tl.fma(t181, t182, t144)
-    t184 = 1.0 + t183
-    t185 = tl.where(t137, 0.0, t184)
-    t186 = t185 * t149
-    t187 = t158 * t186
-    t188 = t166 * t187
-    t189 = t171 * t188
-    t190 = 1.0 + t189
-    t191 = tl.div_rn(1.0, t190)
-    t192 = t185 * t191
-    t193 = tl.where(t134, t191, t192)
-    t194 = tl.where(t134, t192, t191)
-    t195 = t194 * t151
-    t196 = t160 * t195
-    t197 = t176 * t196
-    t198 = t193 * t125
-    t199 = t194 * t198
-    t200 = t152 * t199
-    t201 = t161 * t200
-    t202 = t177 * t201
-    t203 = t174 * t202
-    t204 = tl.fma(t173, t197, t203)
-    t205 = c35 * t193
-    t206 = t194 * t205
-    t207 = t206 * t153
-    t208 = t161 * t207
-    t209 = t177 * t208
-    t210 = t174 * t209
-    t211 = 0.0 <= var
-    t212 = tl.where(t211, 1.0, var)
-    t213 = tl.sqrt_rn(t212)
-    t214 = tl.where(t211, t210, t213)
-    t215 = tl.where(t211, t204, t213)
-    t216 = tl.fma(t215, grad_var, t113)
-    t217 = tl.fma(t214, grad_var, t123)
-    return (t217, t216)
+    t4 = t2 & (0.0 < t3)
+    t5 = t3 * 8.507059e+37
+    t6 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t7 = tl.where(t2, 1.0, t6 * (var * t6))
+    t8 = tl.where(t4, 1.2676506e+30, t3 * t6)
+    t9 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t10 = tl.div_rn(1.0, t9)
+    t11 = t10 * t8
+    t12 = 1.1529215e+18 < t11
+    t13 = tl.where(t12, 1.1529215e+18, t11)
+    t14 = tl.fma(t10, t8, t11 * -1.0)
+    t15 = t13 * -1.0
+    t16 = 0.5 * t10
+    t17 = t10 * -1.0
+    t18 = tl.fma(t9, t17, 1.0)
+    t19 = tl.fma(t9, t9 * -1.0, t7) * t16
+    t20 = tl.where(t12, 0.0, tl.fma(t8, t10 * tl.fma(t19, t17, t18), t14))
+    t21 = t9 + t19
+    t22 = t20 * -1.0
+    t23 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t24 = tl.where(t2, t5, t3 * t23)
+    t25 = tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * t21)
+    t26 = tl.where(t2, 7.888609e-31, t23 * (var * t23))
+    t27 = tl.sqrt_rn(t26)  # standard deviation, scaled
+    t28 = tl.div_rn(1.0, t27)
+    t29 = t24 * t28
+    t30 = t29 * -1.0
+    t31 = tl.fma(t27, t30, t24)
+    t32 = 18.7 < t29
+    t33 = tl.where(t32, 18.7, t29)  # t = min(|mean|/sigma, reach)
+    t34 = t33 * (-0.5)
+    t35 = t33 * t34
+    t36 = tl.fma(t33, t34, t35 * -1.0)
+    t37 = tl.fma(t35, 1.442695, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(t38, -0.69314575, t35)
+    t40 = t37.to(tl.int32, bitcast=True)
+    t41 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t42 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t43 = t33 * -1.0
+    t44 = 0.5 * t28
+    t45 = tl.fma(t27, t27 * -1.0, t26) * t44
+    t46 = tl.where(t32, -7.6293946e-7, t28 * tl.fma(t45, t30, t31))
+    t47 = t39 + tl.fma(t38, -1.4286068e-6, tl.fma(t46, t43, t36))
+    t48 = tl.div_rn(1.0, tl.fma(0.25, t33 + t46, 1.0))  # u = 1/(1 + t/4)
+    t49 = tl.where(t2, 0.0, t23 * tl.fma(t28, (t28 * t45) * -1.0, t28))
+    t50 = t48 - 0.25
+    # J_0/sqrt(2 pi)
+    t51 = (t48 * tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
+        tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, 0.006169786, -0.0339257), 0.065396704), -0.038645655),
+        -0.012648344), -0.023600329), 0.018735228), 0.080717586), 0.14152955), 0.179523), 0.18632886), 0.1666411),
+        0.13207589))
+    t52 = t51 * -1.0
+    t53 = (tl.fma(tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t47 * t47, t47))
+    t54 = (t42 * (t41 * (t49 * tl.fma(t53, 0.19947115, 0.19947115)))) * grad_mean
+    t55 = mean < 0.0
+    t56 = tl.where(t55, t15, t13)  # mean/sigma
+    t57 = tl.where(t55, t22, t20)
+    t58 = tl.where(t55, t51, t52)
+    t59 = t42 * (tl.fma(t58, t53, t58) * t41)
+    t60 = (tl.where(t55, 0.0, 1.0) + t59) * grad_mean
+    t61 = (-1.350149) * (t56 + t57)
+    t62 = 2.700298 * t56
+    t63 = tl.fma(2.700298, t57, tl.fma(4.6818327e-9, t56, tl.fma(2.700298, t56, t62 * -1.0)))
+    t64 = t63 * -1.0
+    t65 = tl.abs(t62) * -1.0
+    t66 = t62 < 0.0
+    t67 = tl.where(t66, t64, t63) * -1.0
+    t68 = t65 < (-176.5)
+    t69 = tl.where(t68, -176.5, t65)
+    t70 = tl.where(t68, 0.0, t67)
+    t71 = tl.fma(1.442695, t69, 12582912.0)
+    t72 = t71 - 12582912.0
+    t73 = tl.fma(-0.69314575, t72, t69) + tl.fma(-1.4286068e-6, t72, t70)
+    t74 = t71.to(tl.int32, bitcast=True)
+    t75 = ((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t76 = tl.where(t66, 1.0, t75)
+    t77 = tl.where(t66, t75, 1.0)
+    t78 = t76 * t77
+    t79 = t25 * t78
+    t80 = ((127 + ((1 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t81 = tl.where(t66, 1.0, t80)
+    t82 = tl.where(t66, t80, 1.0)
+    t83 = t81 * t82
+    t84 = ((127 + ((t74 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t85 = ((127 + ((t74 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t86 = tl.where(t66, 1.0, t85)
+    t87 = tl.where(t66, t85, 1.0)
+    t88 = t86 * t87
+    t89 = tl.where(t66, 1.0, t84)
+    t90 = tl.where(t66, t84, 1.0)
+    t91 = t89 * t90
+    t92 = (tl.where(t68, 0.0, 1.0 + tl.fma(tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(0.0013814222, t73, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t73 * t73, t73)))
+    t93 = tl.div_rn(1.0, 1.0 + (t85 * (t84 * (t80 * (t92 * t75)))))
+    t94 = t92 * t93
+    t95 = tl.where(t66, t93, t94)
+    t96 = tl.where(t66, t94, t93)
+    t97 = tl.fma(t87, t90 * (t82 * (t96 * t77)), t88 * (t91 * (t83 * (t78 * (t96 * (t95 * t61))))))
+    t98 = t88 * (t91 * (t83 * ((t96 * (2.700298 * t95)) * t79)))
+    t99 = 0.0 <= var
+    t100 = tl.sqrt_rn(tl.where(t99, 1.0, var))
+    t101 = tl.where(t99, t98, t100)
+    t102 = tl.fma(tl.where(t99, t97, t100), grad_var, t54)
+    t103 = tl.fma(t101, grad_var, t60)
+    return (t103, t102)
 
 
 @triton.jit

@@ -26,6 +26,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -50,7 +54,7 @@ static inline __attribute__((always_inline)) void relu_identity_delta_forward_el
     const _Bool t2 = 0.0f < mean;
     const float t3 = t0 ? 1.0f : var;
     const float t4 = t1 ? 0.0f : mean;
-    const float t5 = __builtin_sqrtf(t3);
+    const float t5 = SQRT(t3);
     const float t6 = t2 ? mean : t4;
     const float t7 = t2 ? var : t4;
     const float t8 = t0 ? t6 : t5;
@@ -82,16 +86,15 @@ static inline __attribute__((always_inline)) void relu_identity_delta_backward_e
     const _Bool t2 = 0.0f < mean;
     const float t3 = t0 ? 1.0f : var;
     const float t4 = t1 ? 0.0f : mean;
-    const float t5 = __builtin_sqrtf(t3);
-    const float t6 = t2 ? 1.0f : t4;
-    const float t7 = t0 ? t6 : t5;
-    const float t8 = t0 ? t4 : t5;
+    const float t5 = SQRT(t3);
+    const float t6 = t0 ? (t2 ? 1.0f : t4) : t5;
+    const float t7 = t0 ? t4 : t5;
+    const float t8 = t6 * grad_mean;
     const float t9 = t7 * grad_mean;
-    const float t10 = t8 * grad_mean;
-    const float t11 = __builtin_fmaf(t8, grad_var, t9);
-    const float t12 = __builtin_fmaf(t7, grad_var, t10);
-    *out_grad_mean = t11;
-    *out_grad_var = t12;
+    const float t10 = FMA(t7, grad_var, t8);
+    const float t11 = FMA(t6, grad_var, t9);
+    *out_grad_mean = t10;
+    *out_grad_var = t11;
 }
 
 void relu_identity_delta_backward(int64_t n, const float *restrict mean, const float *restrict var,

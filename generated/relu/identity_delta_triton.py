@@ -32,17 +32,14 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def relu_identity_delta_forward(mean, var):
-    t0 = mean == mean
-    t1 = tl.where(t0, 0.0, mean)
-    t2 = 0.0 < mean
-    t3 = tl.where(t2, mean, t1)
-    t4 = 0.0 <= var
-    t5 = tl.where(t4, 1.0, var)
-    t6 = tl.sqrt_rn(t5)
-    t7 = tl.where(t4, t3, t6)
-    t8 = tl.where(t2, var, t1)
-    t9 = tl.where(t4, t8, t6)
-    return (t7, t9)
+    t0 = tl.where(mean == mean, 0.0, mean)
+    t1 = 0.0 < mean
+    t2 = tl.where(t1, mean, t0)
+    t3 = 0.0 <= var
+    t4 = tl.sqrt_rn(tl.where(t3, 1.0, var))
+    t5 = tl.where(t3, t2, t4)
+    t6 = tl.where(t3, tl.where(t1, var, t0), t4)
+    return (t5, t6)
 
 
 @triton.jit
@@ -61,17 +58,14 @@ def relu_identity_delta_backward(mean, var, grad_mean, grad_var):
     t0 = 0.0 <= var
     t1 = mean == mean
     t2 = 0.0 < mean
-    t3 = tl.where(t0, 1.0, var)
-    t4 = tl.sqrt_rn(t3)
-    t5 = tl.where(t1, 0.0, mean)
-    t6 = tl.where(t2, 1.0, t5)
-    t7 = tl.where(t0, t6, t4)
-    t8 = tl.where(t0, t5, t4)
-    t9 = t7 * grad_mean
-    t10 = t8 * grad_mean
-    t11 = tl.fma(t7, grad_var, t10)
-    t12 = tl.fma(t8, grad_var, t9)
-    return (t12, t11)
+    t3 = tl.sqrt_rn(tl.where(t0, 1.0, var))
+    t4 = tl.where(t1, 0.0, mean)
+    t5 = tl.where(t0, tl.where(t2, 1.0, t4), t3)
+    t6 = tl.where(t0, t4, t3)
+    t7 = t5 * grad_mean
+    t8 = tl.fma(t5, grad_var, t6 * grad_mean)
+    t9 = tl.fma(t6, grad_var, t7)
+    return (t9, t8)
 
 
 @triton.jit

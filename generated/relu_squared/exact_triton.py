@@ -32,281 +32,107 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def relu_squared_exact_forward(mean, var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = var * t3
-    t10 = t3 * t9
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t11 = tl.where(t6, c5, t10)
-    t12 = tl.sqrt_rn(t11)  # standard deviation, scaled
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t8 * t13
-    t15 = 23.25 < t14
-    t16 = tl.where(t15, 23.25, t14)  # t = min(|mean|/sigma, reach)
-    t17 = t16 * -0.5
-    t18 = t16 * t17
-    c6 = tl.full((), 1.4426950216293335, tl.float32)
-    c7 = tl.full((), 12582912.0, tl.float32)
-    t19 = tl.fma(t18, c6, c7)
-    t20 = t19 - c7
-    c8 = tl.full((), -0.693145751953125, tl.float32)
-    t21 = tl.fma(t20, c8, t18)
-    t22 = t18 * -1.0
-    t23 = tl.fma(t16, t17, t22)
-    t24 = t12 * -1.0
-    t25 = tl.fma(t12, t24, t11)
-    t26 = 0.5 * t13
-    t27 = t25 * t26
-    t28 = t14 * -1.0
-    t29 = tl.fma(t12, t28, t8)
-    t30 = tl.fma(t27, t28, t29)
-    t31 = t13 * t30
-    t32 = tl.where(t15, 0.0, t31)
-    t33 = t16 * -1.0
-    t34 = tl.fma(t32, t33, t23)
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t20, c9, t34)
-    t36 = t21 + t35
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c14)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = tl.fma(t16, 0.25, 1.0)
-    t44 = t43 - 1.0
-    t45 = t44 * -1.0
-    t46 = tl.fma(t16, 0.25, t45)
-    t47 = tl.fma(t32, 0.25, t46)
-    t48 = tl.div_rn(1.0, t43)  # u = 1/(1 + t/4)
-    t49 = t48 * -1.0
-    t50 = tl.fma(t43, t49, 1.0)
-    t51 = tl.fma(t47, t49, t50)
-    t52 = t48 * t51
-    t53 = t48 * t48
-    t54 = t48 * t53
-    c15 = tl.full((), 1.6044988632202148, tl.float32)
-    c16 = tl.full((), -0.882171094417572, tl.float32)
-    t55 = tl.fma(t48, c15, c16)
-    c17 = tl.full((), 0.26174476742744446, tl.float32)
-    t56 = tl.fma(t48, t55, c17)
-    c18 = tl.full((), -0.01144163403660059, tl.float32)
-    t57 = tl.fma(t48, t56, c18)
-    t58 = t54 * t57
-    t59 = t52 * t58
-    t60 = t48 * t54
-    t61 = t48 - 0.25
-    c19 = tl.full((), 0.06370904296636581, tl.float32)
-    c20 = tl.full((), -0.22561872005462646, tl.float32)
-    t62 = tl.fma(t61, c19, c20)
-    c21 = tl.full((), 0.25449874997138977, tl.float32)
-    t63 = tl.fma(t61, t62, c21)
-    c22 = tl.full((), -0.028748005628585815, tl.float32)
-    t64 = tl.fma(t61, t63, c22)
-    c23 = tl.full((), -0.06416302174329758, tl.float32)
-    t65 = tl.fma(t61, t64, c23)
-    c24 = tl.full((), -0.07479950785636902, tl.float32)
-    t66 = tl.fma(t61, t65, c24)
-    c25 = tl.full((), -0.0029166548047214746, tl.float32)
-    t67 = tl.fma(t61, t66, c25)
-    c26 = tl.full((), 0.07896681129932404, tl.float32)
-    t68 = tl.fma(t61, t67, c26)
-    c27 = tl.full((), 0.11222358793020248, tl.float32)
-    t69 = tl.fma(t61, t68, c27)
-    c28 = tl.full((), 0.09409201145172119, tl.float32)
-    t70 = tl.fma(t61, t69, c28)
-    c29 = tl.full((), 0.054495226591825485, tl.float32)
-    t71 = tl.fma(t61, t70, c29)
-    c30 = tl.full((), 0.021391233429312706, tl.float32)
-    t72 = tl.fma(t61, t71, c30)
-    c31 = tl.full((), 0.004606225062161684, tl.float32)
-    t73 = tl.fma(t61, t72, c31)
-    t74 = tl.fma(t60, t73, t59)  # J_3/sqrt(2 pi)
-    c32 = tl.full((), 0.8503824472427368, tl.float32)
-    c33 = tl.full((), -0.44754767417907715, tl.float32)
-    t75 = tl.fma(t48, c32, c33)
-    c34 = tl.full((), 0.12122969329357147, tl.float32)
-    t76 = tl.fma(t48, t75, c34)
-    c35 = tl.full((), -0.006111138500273228, tl.float32)
-    t77 = tl.fma(t48, t76, c35)
-    t78 = t60 * t77
-    t79 = t52 * t78
-    c36 = tl.full((), 0.0574052520096302, tl.float32)
-    c37 = tl.full((), -0.17899180948734283, tl.float32)
-    t80 = tl.fma(t61, c36, c37)
-    c38 = tl.full((), 0.1562798023223877, tl.float32)
-    t81 = tl.fma(t61, t80, c38)
-    c39 = tl.full((), 0.03586422652006149, tl.float32)
-    t82 = tl.fma(t61, t81, c39)
-    c40 = tl.full((), -0.05965219810605049, tl.float32)
-    t83 = tl.fma(t61, t82, c40)
-    c41 = tl.full((), -0.0580437146127224, tl.float32)
-    t84 = tl.fma(t61, t83, c41)
-    c42 = tl.full((), -0.010042751207947731, tl.float32)
-    t85 = tl.fma(t61, t84, c42)
-    c43 = tl.full((), 0.04412024840712547, tl.float32)
-    t86 = tl.fma(t61, t85, c43)
-    c44 = tl.full((), 0.062283411622047424, tl.float32)
-    t87 = tl.fma(t61, t86, c44)
-    c45 = tl.full((), 0.04817935824394226, tl.float32)
-    t88 = tl.fma(t61, t87, c45)
-    c46 = tl.full((), 0.024846259504556656, tl.float32)
-    t89 = tl.fma(t61, t88, c46)
-    c47 = tl.full((), 0.008387736044824123, tl.float32)
-    t90 = tl.fma(t61, t89, c47)
-    c48 = tl.full((), 0.0014857943169772625, tl.float32)
-    t91 = tl.fma(t61, t90, c48)
-    t92 = t48 * t60
-    t93 = tl.fma(t91, t92, t79)  # J_4/sqrt(2 pi)
-    t94 = t93 * 4.0
-    t95 = t16 + t32
-    t96 = tl.fma(t74, t95, t94)
-    t97 = t96 * 2.0
-    t98 = t96 * -2.0
-    t99 = mean < 0.0
-    t100 = tl.where(t99, t97, t98)
-    t101 = tl.fma(t42, t100, t100)
-    t102 = t19.to(tl.int32, bitcast=True)
-    t103 = t102 >> 2
-    t104 = t103 + 127
-    t105 = t104 << 23
-    t106 = t105.to(tl.float32, bitcast=True)
-    c49 = tl.full((), 1099511627776.0, tl.float32)
-    t107 = c49 < var
-    t108 = tl.where(t107, 262144.0, 1.0)
-    t109 = t106 * t108
-    t110 = t16 < 4.0
-    t111 = t107 & t110
-    c50 = tl.full((), 0.0009765625, tl.float32)
-    t112 = tl.where(t111, c50, 1.0)
-    t113 = t112 * t109
-    c51 = tl.full((), 2.117582368135751e-22, tl.float32)
-    t114 = tl.where(t107, c51, 1.0)
-    t115 = var * t114
-    t116 = t115 * t113
-    t117 = t102 + 1
-    t118 = t117 >> 2
-    t119 = 127 + t118
-    t120 = t119 << 23
-    t121 = t120.to(tl.float32, bitcast=True)
-    t122 = t121 * t108
-    t123 = t116 * t122
-    t124 = t102 + 2
-    t125 = t124 >> 2
-    t126 = 127 + t125
-    t127 = t126 << 23
-    t128 = t127.to(tl.float32, bitcast=True)
-    t129 = t128 * t108
-    t130 = t123 * t129
-    t131 = t102 + 3
-    t132 = t131 >> 2
-    t133 = 127 + t132
-    t134 = t133 << 23
-    t135 = t134.to(tl.float32, bitcast=True)
-    t136 = t135 * t108
-    t137 = t130 * t136
-    t138 = t101 * t137
-    t139 = t4 * t112
-    t140 = t4 * t139
-    t141 = var * t112
-    t142 = t140 + t141
-    t143 = tl.where(t99, 0.0, t142)
-    t144 = t143 + t138
-    t145 = tl.where(t111, 1024.0, 1.0)
-    t146 = t144 * t145
-    t147 = tl.abs(t146)
-    c52 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t148 = t147 <= c52
-    t149 = t143 < 0.0
-    c53 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t150 = tl.where(t149, c53, c52)
-    t151 = tl.where(t148, t146, t150)
-    t152 = t151 < c53
-    t153 = tl.where(t152, c53, t151)
-    t154 = c52 < t153
-    t155 = tl.where(t154, c52, t153)
-    t156 = t12 + t27
-    t157 = t12 == t12
-    t158 = tl.where(t157, t155, t156)
-    t159 = mean == mean
-    t160 = tl.where(t159, t158, mean)
-    t161 = 4.0 * t96
-    t162 = t96 * t161
-    t163 = t162 * -1.0
-    t164 = 1.0 + t42  # exp(-t^2/2), mantissa
-    t165 = t106 * t121
-    t166 = t128 * t165
-    t167 = t135 * t166
-    t168 = t164 * t167
-    t169 = t163 * t168
-    t170 = t74 * 3.0
-    t171 = tl.fma(t95, t96, t170)
-    t172 = 4.0 * t95
-    t173 = tl.fma(t171, t172, t169)
-    t174 = t95 * -8.0
-    t175 = tl.fma(t74, t174, t173)
-    t176 = tl.fma(t93, -8.0, t175)
-    t177 = tl.fma(t93, 24.0, t169)
-    t178 = tl.where(t99, t177, t176)
-    t179 = tl.fma(t42, t178, t178)
-    c54 = tl.full((), 68719476736.0, tl.float32)
-    t180 = tl.where(t107, c54, 1.0)
-    t181 = t106 * t180
-    t182 = t112 * t181
-    t183 = t115 * t182
-    t184 = t121 * t180
-    t185 = t183 * t184
-    t186 = t179 * t185
-    t187 = t128 * t180
-    t188 = t115 * t187
-    t189 = t135 * t180
-    t190 = t188 * t189
-    t191 = t186 * t190
-    t192 = 1.0 < var
-    t193 = tl.where(t192, t112, 4.0)
-    t194 = var * t193
-    t195 = t4 * t194
-    t196 = t4 * t195
-    t197 = tl.where(t192, 4.0, 1.0)
-    t198 = t197 * t196
-    t199 = tl.where(t192, t112, 2.0)
-    t200 = var * t199
-    t201 = var * t200
-    t202 = tl.where(t192, 2.0, 1.0)
-    t203 = t202 * t201
-    t204 = t198 + t203
-    t205 = tl.where(t99, 0.0, t204)
-    t206 = t205 + t191
-    t207 = t145 * t206
-    t208 = tl.abs(t207)
-    t209 = t208 <= c52
-    t210 = t205 < 0.0
-    t211 = tl.where(t210, c53, c52)
-    t212 = tl.where(t209, t207, t211)
-    t213 = t212 < c53
-    t214 = tl.where(t213, c53, t212)
-    t215 = c52 < t214
-    t216 = tl.where(t215, c52, t214)
-    t217 = tl.where(t157, t216, t156)
-    t218 = tl.where(t159, t217, mean)
-    return (t160, t218)
+    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
+    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
+    t2 = tl.abs(mean)
+    t3 = t2 * t1
+    t4 = var == 0.0
+    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
+    t6 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 23.25 < t9
+    t11 = tl.where(t10, 23.25, t9)  # t = min(|mean|/sigma, reach)
+    t12 = t11 * (-0.5)
+    t13 = t11 * t12
+    t14 = tl.fma(t13, 1.442695, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(t15, -0.69314575, t13)
+    t17 = tl.fma(t11, t12, t13 * -1.0)
+    t18 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t19 = t9 * -1.0
+    t20 = tl.where(t10, 0.0, t8 * tl.fma(t18, t19, tl.fma(t7, t19, t5)))
+    t21 = t16 + tl.fma(t15, -1.4286068e-6, tl.fma(t20, t11 * -1.0, t17))
+    t22 = (tl.fma(tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t21 * t21, t21))
+    t23 = tl.fma(t11, 0.25, 1.0)
+    t24 = tl.fma(t20, 0.25, tl.fma(t11, 0.25, (t23 - 1.0) * -1.0))
+    t25 = tl.div_rn(1.0, t23)  # u = 1/(1 + t/4)
+    t26 = t25 * -1.0
+    t27 = t25 * tl.fma(t24, t26, tl.fma(t23, t26, 1.0))
+    t28 = t25 * (t25 * t25)
+    t29 = t27 * (t28 * tl.fma(t25, tl.fma(t25, tl.fma(t25, 1.6044989, -0.8821711), 0.26174477), -0.011441634))
+    t30 = t25 * t28
+    t31 = t25 - 0.25
+    # J_3/sqrt(2 pi)
+    t32 = (tl.fma(t30, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31,
+        tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, 0.06370904, -0.22561872), 0.25449875), -0.028748006),
+        -0.06416302), -0.07479951), -0.0029166548), 0.07896681), 0.11222359), 0.09409201), 0.054495227), 0.021391233),
+        0.004606225), t29))
+    t33 = t27 * (t30 * tl.fma(t25, tl.fma(t25, tl.fma(t25, 0.85038245, -0.44754767), 0.12122969), -0.0061111385))
+    # J_4/sqrt(2 pi)
+    t34 = (tl.fma(tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31,
+        tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, 0.057405252, -0.17899181), 0.1562798), 0.035864227),
+        -0.059652198), -0.058043715), -0.010042751), 0.04412025), 0.06228341), 0.04817936), 0.02484626), 0.008387736),
+        0.0014857943), t25 * t30, t33))
+    t35 = t34 * 4.0
+    t36 = t11 + t20
+    t37 = tl.fma(t32, t36, t35)
+    t38 = t37 * 2.0
+    t39 = t37 * (-2.0)
+    t40 = mean < 0.0
+    t41 = tl.where(t40, t38, t39)
+    t42 = tl.fma(t22, t41, t41)
+    t43 = t14.to(tl.int32, bitcast=True)
+    t44 = (((t43 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t45 = 1.0995116e+12 < var
+    t46 = tl.where(t45, 262144.0, 1.0)
+    t47 = t44 * t46
+    t48 = t45 & (t11 < 4.0)
+    t49 = tl.where(t48, 0.0009765625, 1.0)
+    t50 = t49 * t47
+    t51 = var * tl.where(t45, 2.1175824e-22, 1.0)
+    t52 = t51 * t50
+    t53 = ((127 + ((t43 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t54 = t52 * (t53 * t46)
+    t55 = ((127 + ((t43 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = t54 * (t55 * t46)
+    t57 = ((127 + ((t43 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t58 = t42 * (t56 * (t57 * t46))
+    t59 = tl.where(t40, 0.0, (t2 * (t2 * t49)) + (var * t49))
+    t60 = t59 + t58
+    t61 = tl.where(t48, 1024.0, 1.0)
+    t62 = t60 * t61
+    t63 = (tl.where(tl.abs(t62) <= 3.4028234663852886e+38, t62, tl.where(t59 < 0.0, -3.4028234663852886e+38,
+        3.4028234663852886e+38)))
+    t64 = tl.where(t63 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t63)
+    t65 = tl.where(3.4028234663852886e+38 < t64, 3.4028234663852886e+38, t64)
+    t66 = t7 + t18
+    t67 = t7 == t7
+    t68 = tl.where(t67, t65, t66)
+    t69 = mean == mean
+    t70 = tl.where(t69, t68, mean)
+    t71 = (t37 * (4.0 * t37)) * -1.0
+    t72 = 1.0 + t22  # exp(-t^2/2), mantissa
+    t73 = t71 * (t72 * (t57 * (t55 * (t44 * t53))))
+    t74 = tl.fma(tl.fma(t36, t37, t32 * 3.0), 4.0 * t36, t73)
+    t75 = tl.fma(t34, -8.0, tl.fma(t32, t36 * (-8.0), t74))
+    t76 = tl.where(t40, tl.fma(t34, 24.0, t73), t75)
+    t77 = tl.fma(t22, t76, t76)
+    t78 = tl.where(t45, 6.871948e+10, 1.0)
+    t79 = (t77 * ((t51 * (t49 * (t44 * t78))) * (t53 * t78))) * ((t51 * (t55 * t78)) * (t57 * t78))
+    t80 = 1.0 < var
+    t81 = t2 * (t2 * (var * tl.where(t80, t49, 4.0)))
+    t82 = tl.where(t80, 4.0, 1.0) * t81
+    t83 = var * (var * tl.where(t80, t49, 2.0))
+    t84 = tl.where(t40, 0.0, t82 + (tl.where(t80, 2.0, 1.0) * t83))
+    t85 = t61 * (t84 + t79)
+    t86 = (tl.where(tl.abs(t85) <= 3.4028234663852886e+38, t85, tl.where(t84 < 0.0, -3.4028234663852886e+38,
+        3.4028234663852886e+38)))
+    t87 = tl.where(t86 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t86)
+    t88 = tl.where(t69, tl.where(t67, tl.where(3.4028234663852886e+38 < t87, 3.4028234663852886e+38, t87), t66), mean)
+    return (t70, t88)
 
 
 @triton.jit
@@ -322,311 +148,122 @@ def relu_squared_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_p
 
 @triton.jit
 def relu_squared_exact_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 1.152921504606847e+18, tl.float32)
-    t0 = c0 < var
-    c1 = tl.full((), 0.00390625, tl.float32)
-    t1 = tl.where(t0, c1, 1.0)
-    c2 = tl.full((), 9.094947017729282e-13, tl.float32)
-    t2 = var < c2
-    c3 = tl.full((), 281474976710656.0, tl.float32)
-    t3 = tl.where(t2, c3, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    c4 = tl.full((), 8.507059173023462e+37, tl.float32)
-    t7 = t4 * c4
-    t8 = tl.where(t6, t7, t5)
-    t9 = var * t3
-    t10 = t3 * t9
-    c5 = tl.full((), 7.888609052210118e-31, tl.float32)
-    t11 = tl.where(t6, c5, t10)
-    t12 = tl.sqrt_rn(t11)  # standard deviation, scaled
-    t13 = tl.div_rn(1.0, t12)
-    t14 = t8 * t13
-    t15 = 23.25 < t14
-    t16 = tl.where(t15, 23.25, t14)  # t = min(|mean|/sigma, reach)
-    t17 = t16 * -0.5
-    t18 = t16 * t17
-    c6 = tl.full((), 1.4426950216293335, tl.float32)
-    c7 = tl.full((), 12582912.0, tl.float32)
-    t19 = tl.fma(t18, c6, c7)
-    t20 = t19 - c7
-    c8 = tl.full((), -0.693145751953125, tl.float32)
-    t21 = tl.fma(t20, c8, t18)
-    t22 = t18 * -1.0
-    t23 = tl.fma(t16, t17, t22)
-    t24 = t12 * -1.0
-    t25 = tl.fma(t12, t24, t11)
-    t26 = 0.5 * t13
+    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
+    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
+    t2 = tl.abs(mean)
+    t3 = t2 * t1
+    t4 = var == 0.0
+    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
+    t6 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 23.25 < t9
+    t11 = tl.where(t10, 23.25, t9)  # t = min(|mean|/sigma, reach)
+    t12 = t11 * (-0.5)
+    t13 = t11 * t12
+    t14 = tl.fma(t13, 1.442695, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(t15, -0.69314575, t13)
+    t17 = tl.fma(t11, t12, t13 * -1.0)
+    t18 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t19 = t9 * -1.0
+    t20 = tl.where(t10, 0.0, t8 * tl.fma(t18, t19, tl.fma(t7, t19, t5)))
+    t21 = t16 + tl.fma(t15, -1.4286068e-6, tl.fma(t20, t11 * -1.0, t17))
+    t22 = (tl.fma(tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
+        0.49999994), t21 * t21, t21))
+    t23 = 1.0 + t22  # exp(-t^2/2), mantissa
+    t24 = t14.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
     t27 = t25 * t26
-    t28 = t14 * -1.0
-    t29 = tl.fma(t12, t28, t8)
-    t30 = tl.fma(t27, t28, t29)
-    t31 = t13 * t30
-    t32 = tl.where(t15, 0.0, t31)
-    t33 = t16 * -1.0
-    t34 = tl.fma(t32, t33, t23)
-    c9 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t35 = tl.fma(t20, c9, t34)
-    t36 = t21 + t35
-    c10 = tl.full((), 0.001381422160193324, tl.float32)
-    c11 = tl.full((), 0.00836889911442995, tl.float32)
-    t37 = tl.fma(t36, c10, c11)
-    c12 = tl.full((), 0.04166840389370918, tl.float32)
-    t38 = tl.fma(t36, t37, c12)
-    c13 = tl.full((), 0.1666651964187622, tl.float32)
-    t39 = tl.fma(t36, t38, c13)
-    c14 = tl.full((), 0.4999999403953552, tl.float32)
-    t40 = tl.fma(t36, t39, c14)
-    t41 = t36 * t36
-    t42 = tl.fma(t40, t41, t36)
-    t43 = 1.0 + t42  # exp(-t^2/2), mantissa
-    t44 = t19.to(tl.int32, bitcast=True)
-    t45 = t44 >> 2
-    t46 = t45 + 127
-    t47 = t46 << 23
-    t48 = t47.to(tl.float32, bitcast=True)
-    t49 = t44 + 1
-    t50 = t49 >> 2
-    t51 = 127 + t50
-    t52 = t51 << 23
-    t53 = t52.to(tl.float32, bitcast=True)
-    t54 = t48 * t53
-    t55 = t44 + 2
-    t56 = t55 >> 2
-    t57 = 127 + t56
-    t58 = t57 << 23
-    t59 = t58.to(tl.float32, bitcast=True)
-    t60 = t59 * t54
-    t61 = t44 + 3
-    t62 = t61 >> 2
-    t63 = 127 + t62
-    t64 = t63 << 23
-    t65 = t64.to(tl.float32, bitcast=True)
-    t66 = t65 * t60
-    t67 = t43 * t66
-    t68 = tl.fma(t16, 0.25, 1.0)
-    t69 = t68 - 1.0
-    t70 = t69 * -1.0
-    t71 = tl.fma(t16, 0.25, t70)
-    t72 = tl.fma(t32, 0.25, t71)
-    t73 = tl.div_rn(1.0, t68)  # u = 1/(1 + t/4)
-    t74 = t73 * -1.0
-    t75 = tl.fma(t68, t74, 1.0)
-    t76 = tl.fma(t72, t74, t75)
-    t77 = t73 * t76
-    t78 = t73 * t73
-    c15 = tl.full((), 2.515666961669922, tl.float32)
-    c16 = tl.full((), -1.4208061695098877, tl.float32)
-    t79 = tl.fma(t73, c15, c16)
-    c17 = tl.full((), 0.4748605787754059, tl.float32)
-    t80 = tl.fma(t73, t79, c17)
-    c18 = tl.full((), -0.013252705335617065, tl.float32)
-    t81 = tl.fma(t73, t80, c18)
-    t82 = t78 * t81
-    t83 = t77 * t82
-    t84 = t73 * t78
-    t85 = t73 - 0.25
-    c19 = tl.full((), 0.049007195979356766, tl.float32)
-    c20 = tl.full((), -0.19691817462444305, tl.float32)
-    t86 = tl.fma(t85, c19, c20)
-    c21 = tl.full((), 0.2662019729614258, tl.float32)
-    t87 = tl.fma(t85, t86, c21)
-    c22 = tl.full((), -0.07587932050228119, tl.float32)
-    t88 = tl.fma(t85, t87, c22)
-    c23 = tl.full((), -0.05831474810838699, tl.float32)
-    t89 = tl.fma(t85, t88, c23)
-    c24 = tl.full((), -0.07712041586637497, tl.float32)
-    t90 = tl.fma(t85, t89, c24)
-    c25 = tl.full((), 0.011004073545336723, tl.float32)
-    t91 = tl.fma(t85, t90, c25)
-    c26 = tl.full((), 0.11638008058071136, tl.float32)
-    t92 = tl.fma(t85, t91, c26)
-    c27 = tl.full((), 0.1716035008430481, tl.float32)
-    t93 = tl.fma(t85, t92, c27)
-    c28 = tl.full((), 0.15958335995674133, tl.float32)
-    t94 = tl.fma(t85, t93, c28)
-    c29 = tl.full((), 0.10685102641582489, tl.float32)
-    t95 = tl.fma(t85, t94, c29)
-    c30 = tl.full((), 0.05081731826066971, tl.float32)
-    t96 = tl.fma(t85, t95, c30)
-    c31 = tl.full((), 0.014190124347805977, tl.float32)
-    t97 = tl.fma(t85, t96, c31)
-    t98 = tl.fma(t84, t97, t83)  # J_2/sqrt(2 pi)
-    c32 = tl.full((), 1.6044988632202148, tl.float32)
-    c33 = tl.full((), -0.882171094417572, tl.float32)
-    t99 = tl.fma(t73, c32, c33)
-    c34 = tl.full((), 0.26174476742744446, tl.float32)
-    t100 = tl.fma(t73, t99, c34)
-    c35 = tl.full((), -0.01144163403660059, tl.float32)
-    t101 = tl.fma(t73, t100, c35)
-    t102 = t84 * t101
-    t103 = t77 * t102
-    c36 = tl.full((), 0.06370904296636581, tl.float32)
-    c37 = tl.full((), -0.22561872005462646, tl.float32)
-    t104 = tl.fma(t85, c36, c37)
-    c38 = tl.full((), 0.25449874997138977, tl.float32)
-    t105 = tl.fma(t85, t104, c38)
-    c39 = tl.full((), -0.028748005628585815, tl.float32)
-    t106 = tl.fma(t85, t105, c39)
-    c40 = tl.full((), -0.06416302174329758, tl.float32)
-    t107 = tl.fma(t85, t106, c40)
-    c41 = tl.full((), -0.07479950785636902, tl.float32)
-    t108 = tl.fma(t85, t107, c41)
-    c42 = tl.full((), -0.0029166548047214746, tl.float32)
-    t109 = tl.fma(t85, t108, c42)
-    c43 = tl.full((), 0.07896681129932404, tl.float32)
-    t110 = tl.fma(t85, t109, c43)
-    c44 = tl.full((), 0.11222358793020248, tl.float32)
-    t111 = tl.fma(t85, t110, c44)
-    c45 = tl.full((), 0.09409201145172119, tl.float32)
-    t112 = tl.fma(t85, t111, c45)
-    c46 = tl.full((), 0.054495226591825485, tl.float32)
-    t113 = tl.fma(t85, t112, c46)
-    c47 = tl.full((), 0.021391233429312706, tl.float32)
-    t114 = tl.fma(t85, t113, c47)
-    c48 = tl.full((), 0.004606225062161684, tl.float32)
-    t115 = tl.fma(t85, t114, c48)
-    t116 = t73 * t84
-    t117 = tl.fma(t115, t116, t103)  # J_3/sqrt(2 pi)
-    t118 = t117 * 3.0
-    t119 = t16 + t32
-    t120 = tl.fma(t98, t119, t118)
-    t121 = t98 * 8.0
-    t122 = t120 * t121
-    t123 = t122 * t67
-    t124 = t98 * 2.0
-    t125 = tl.fma(t119, t120, t124)
-    t126 = t119 * -4.0
-    t127 = tl.fma(t125, t126, t123)
-    t128 = t119 * 12.0
-    t129 = tl.fma(t98, t128, t127)
-    t130 = tl.fma(t117, 12.0, t129)
-    t131 = t122 * -1.0
-    t132 = t67 * t131
-    t133 = tl.fma(t117, 24.0, t132)
-    t134 = mean < 0.0
-    t135 = tl.where(t134, t133, t130)
-    t136 = tl.fma(t42, t135, t135)
-    c49 = tl.full((), 1099511627776.0, tl.float32)
-    t137 = c49 < var
-    t138 = tl.where(t137, 262144.0, 1.0)
-    t139 = t48 * t138
-    t140 = t16 < 4.0
-    t141 = t137 & t140
-    c50 = tl.full((), 0.0009765625, tl.float32)
-    t142 = tl.where(t141, c50, 1.0)
-    t143 = t142 * t139
-    c51 = tl.full((), 2.117582368135751e-22, tl.float32)
-    t144 = tl.where(t137, c51, 1.0)
-    t145 = var * t144
-    t146 = t145 * t143
-    t147 = t53 * t138
-    t148 = t146 * t147
-    t149 = t136 * t148
-    t150 = t59 * t138
-    t151 = t13 * t27
-    t152 = t151 * -1.0
-    t153 = tl.fma(t13, t152, t13)
-    t154 = t3 * t153
-    t155 = var * t154
-    t156 = t155 * t150
-    t157 = t65 * t138
-    t158 = t156 * t157
-    t159 = t149 * t158
-    t160 = 1.0 < var
-    t161 = tl.where(t160, t142, 8.0)
-    t162 = var * t161
-    t163 = t4 * t162
-    t164 = tl.where(t160, 8.0, 1.0)
-    t165 = t164 * t163
-    t166 = tl.where(t134, 0.0, t165)
-    t167 = t166 + t159
-    t168 = tl.where(t141, 1024.0, 1.0)
-    t169 = t168 * t167
-    t170 = tl.abs(t169)
-    c52 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t171 = t170 <= c52
-    t172 = t166 < 0.0
-    c53 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t173 = tl.where(t172, c53, c52)
-    t174 = tl.where(t171, t169, t173)
-    t175 = t174 < c53
-    t176 = tl.where(t175, c53, t174)
-    t177 = c52 < t176
-    t178 = tl.where(t177, c52, t176)
-    t179 = t120 * 2.0
-    t180 = tl.fma(t42, t179, t179)
-    t181 = t142 * t48
-    t182 = t155 * t181
-    t183 = t53 * t182
-    t184 = t59 * t183
-    t185 = t65 * t184
-    t186 = t180 * t185
-    t187 = tl.where(t160, t142, 2.0)
-    t188 = t4 * t187
-    t189 = tl.where(t160, 2.0, 1.0)
-    t190 = t189 * t188
-    t191 = tl.where(t134, 0.0, t190)
-    t192 = t191 + t186
-    t193 = t192 * t168
-    t194 = tl.abs(t193)
-    t195 = t194 <= c52
-    t196 = t191 < 0.0
-    t197 = tl.where(t196, c53, c52)
-    t198 = tl.where(t195, t193, t197)
-    t199 = t198 < c53
-    t200 = tl.where(t199, c53, t198)
-    t201 = c52 < t200
-    t202 = tl.where(t201, c52, t200)
-    t203 = t202 * grad_mean
-    t204 = tl.fma(t178, grad_var, t203)
-    t205 = t98 * 4.0
-    t206 = t125 * t205
-    t207 = t206 * -1.0
-    t208 = t67 * t207
-    t209 = t119 * 2.0
-    c54 = tl.full((), 0.3989422917366028, tl.float32)
-    t210 = tl.fma(c54, t209, t208)
-    t211 = tl.fma(t98, -4.0, t210)
-    t212 = tl.fma(t98, 12.0, t208)
-    t213 = tl.where(t134, t212, t211)
-    t214 = tl.fma(t42, t213, t213)
-    t215 = t148 * t150
-    t216 = t157 * t215
-    t217 = t214 * t216
-    t218 = tl.where(t160, t142, 4.0)
-    t219 = t4 * t218
-    t220 = t4 * t219
-    t221 = tl.where(t160, 4.0, 1.0)
-    t222 = t221 * t220
-    t223 = var * t218
-    t224 = t221 * t223
-    t225 = t222 + t224
-    t226 = tl.where(t134, 0.0, t225)
-    t227 = t226 + t217
-    t228 = t168 * t227
-    t229 = tl.abs(t228)
-    t230 = t229 <= c52
-    t231 = t226 < 0.0
-    t232 = tl.where(t231, c53, c52)
-    t233 = tl.where(t230, t228, t232)
-    t234 = t233 < c53
-    t235 = tl.where(t234, c53, t233)
-    t236 = c52 < t235
-    t237 = tl.where(t236, c52, t235)
-    t238 = t125 * -1.0
-    t239 = tl.where(t134, t125, t238)
-    t240 = tl.fma(t42, t239, t239)
-    t241 = tl.where(t134, 0.0, 1.0)
-    t242 = tl.fma(t240, t66, t241)
-    t243 = t242 < c53
-    t244 = tl.where(t243, c53, t242)
-    t245 = c52 < t244
-    t246 = tl.where(t245, c52, t244)
-    t247 = t246 * grad_mean
-    t248 = tl.fma(t237, grad_var, t247)
-    return (t204, t248)
+    t28 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t29 = t28 * t27
+    t30 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t31 = t30 * t29
+    t32 = t23 * t31
+    t33 = tl.fma(t11, 0.25, 1.0)
+    t34 = tl.fma(t20, 0.25, tl.fma(t11, 0.25, (t33 - 1.0) * -1.0))
+    t35 = tl.div_rn(1.0, t33)  # u = 1/(1 + t/4)
+    t36 = t35 * -1.0
+    t37 = t35 * tl.fma(t34, t36, tl.fma(t33, t36, 1.0))
+    t38 = t35 * t35
+    t39 = t37 * (t38 * tl.fma(t35, tl.fma(t35, tl.fma(t35, 2.515667, -1.4208062), 0.47486058), -0.013252705))
+    t40 = t35 * t38
+    t41 = t35 - 0.25
+    # J_2/sqrt(2 pi)
+    t42 = (tl.fma(t40, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41,
+        tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, 0.049007196, -0.19691817), 0.26620197), -0.07587932),
+        -0.058314748), -0.077120416), 0.011004074), 0.11638008), 0.1716035), 0.15958336), 0.10685103), 0.05081732),
+        0.014190124), t39))
+    t43 = t37 * (t40 * tl.fma(t35, tl.fma(t35, tl.fma(t35, 1.6044989, -0.8821711), 0.26174477), -0.011441634))
+    # J_3/sqrt(2 pi)
+    t44 = (tl.fma(tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41,
+        tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, 0.06370904, -0.22561872), 0.25449875), -0.028748006),
+        -0.06416302), -0.07479951), -0.0029166548), 0.07896681), 0.11222359), 0.09409201), 0.054495227), 0.021391233),
+        0.004606225), t35 * t40, t43))
+    t45 = t44 * 3.0
+    t46 = t11 + t20
+    t47 = tl.fma(t42, t46, t45)
+    t48 = t47 * (t42 * 8.0)
+    t49 = t48 * t32
+    t50 = tl.fma(t46, t47, t42 * 2.0)
+    t51 = tl.fma(t50, t46 * (-4.0), t49)
+    t52 = tl.fma(t44, 12.0, tl.fma(t42, t46 * 12.0, t51))
+    t53 = tl.fma(t44, 24.0, t32 * (t48 * -1.0))
+    t54 = mean < 0.0
+    t55 = tl.where(t54, t53, t52)
+    t56 = tl.fma(t22, t55, t55)
+    t57 = 1.0995116e+12 < var
+    t58 = tl.where(t57, 262144.0, 1.0)
+    t59 = t25 * t58
+    t60 = t57 & (t11 < 4.0)
+    t61 = tl.where(t60, 0.0009765625, 1.0)
+    t62 = t61 * t59
+    t63 = ((var * tl.where(t57, 2.1175824e-22, 1.0)) * t62) * (t26 * t58)
+    t64 = t56 * t63
+    t65 = t28 * t58
+    t66 = var * (t1 * tl.fma(t8, (t8 * t18) * -1.0, t8))
+    t67 = t66 * t65
+    t68 = t30 * t58
+    t69 = t64 * (t67 * t68)
+    t70 = 1.0 < var
+    t71 = t2 * (var * tl.where(t70, t61, 8.0))
+    t72 = tl.where(t54, 0.0, tl.where(t70, 8.0, 1.0) * t71)
+    t73 = t72 + t69
+    t74 = tl.where(t60, 1024.0, 1.0)
+    t75 = t74 * t73
+    t76 = (tl.where(tl.abs(t75) <= 3.4028234663852886e+38, t75, tl.where(t72 < 0.0, -3.4028234663852886e+38,
+        3.4028234663852886e+38)))
+    t77 = tl.where(t76 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t76)
+    t78 = tl.where(3.4028234663852886e+38 < t77, 3.4028234663852886e+38, t77)
+    t79 = t47 * 2.0
+    t80 = tl.fma(t22, t79, t79) * (t30 * (t28 * (t26 * (t66 * (t61 * t25)))))
+    t81 = t2 * tl.where(t70, t61, 2.0)
+    t82 = tl.where(t54, 0.0, tl.where(t70, 2.0, 1.0) * t81)
+    t83 = (t82 + t80) * t74
+    t84 = (tl.where(tl.abs(t83) <= 3.4028234663852886e+38, t83, tl.where(t82 < 0.0, -3.4028234663852886e+38,
+        3.4028234663852886e+38)))
+    t85 = tl.where(t84 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t84)
+    t86 = tl.fma(t78, grad_var, tl.where(3.4028234663852886e+38 < t85, 3.4028234663852886e+38, t85) * grad_mean)
+    t87 = t32 * ((t50 * (t42 * 4.0)) * -1.0)
+    t88 = tl.fma(t42, -4.0, tl.fma(0.3989423, t46 * 2.0, t87))
+    t89 = tl.where(t54, tl.fma(t42, 12.0, t87), t88)
+    t90 = tl.fma(t22, t89, t89) * (t68 * (t63 * t65))
+    t91 = tl.where(t70, t61, 4.0)
+    t92 = t2 * (t2 * t91)
+    t93 = tl.where(t70, 4.0, 1.0)
+    t94 = tl.where(t54, 0.0, (t93 * t92) + (t93 * (var * t91)))
+    t95 = t74 * (t94 + t90)
+    t96 = (tl.where(tl.abs(t95) <= 3.4028234663852886e+38, t95, tl.where(t94 < 0.0, -3.4028234663852886e+38,
+        3.4028234663852886e+38)))
+    t97 = tl.where(t96 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t96)
+    t98 = tl.where(3.4028234663852886e+38 < t97, 3.4028234663852886e+38, t97)
+    t99 = tl.where(t54, t50, t50 * -1.0)
+    t100 = tl.fma(tl.fma(t22, t99, t99), t31, tl.where(t54, 0.0, 1.0))
+    t101 = tl.where(t100 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t100)
+    t102 = tl.fma(t98, grad_var, tl.where(3.4028234663852886e+38 < t101, 3.4028234663852886e+38, t101) * grad_mean)
+    return (t86, t102)
 
 
 @triton.jit

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,451 +48,94 @@ static inline __attribute__((always_inline)) void sigmoid_exact_forward_element(
                                                                                 float *restrict out_mean,
                                                                                 float *restrict out_var)
 {
-    const float c0 = 0x1.9eb8f8p+0f;  // 1.6200099
-    const float t0 = var + c0;
+    const float t0 = var + 1.6200099f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const _Bool t3 = mean < 0.0f;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
     const float t5 = -t2;
     const _Bool t6 = var == 0.0f;
-    const float t7 = __builtin_sqrtf(t4);
-    const float t8 = 1.0f / t7;
-    const _Bool t9 = t5 < (-87.25f);
-    const float t10 = t9 ? (-87.25f) : t5;
-    const float c1 = 0x1.715476p+0f;  // 1.44269502
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t11 = __builtin_fmaf(t10, c1, c2);
-    const float t12 = t11 - c2;
-    const uint32_t t13 = as_bits(t11);
-    const uint32_t t14 = t13 + 127u;
-    const uint32_t t15 = t14 << 23u;
-    const float t16 = as_float(t15);
-    const float c3 = -0x1.62e4p-1f;  // -0.693145752
-    const float t17 = __builtin_fmaf(t12, c3, t10);
-    const float c4 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t18 = t12 * c4;
-    const float t19 = t17 + t18;
-    const float c5 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c6 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t20 = __builtin_fmaf(t19, c5, c6);
-    const float c7 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t21 = __builtin_fmaf(t19, t20, c7);
-    const float c8 = 0x1.55549p-3f;  // 0.166665196
-    const float t22 = __builtin_fmaf(t19, t21, c8);
-    const float c9 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t23 = __builtin_fmaf(t19, t22, c9);
-    const float t24 = t19 * t19;
-    const float t25 = __builtin_fmaf(t23, t24, t19);
-    const float t26 = 1.0f + t25;
-    const float t27 = t26 * t16;
-    const float t28 = t9 ? 0.0f : t27;
-    const float t29 = t3 ? t28 : 1.0f;
-    const float t30 = 1.0f + t28;
-    const float t31 = 1.0f / t30;
-    const float t32 = t29 * t31;
-    const float t33 = mean * t8;
-    const float c10 = 0x1.45d5f8p+0f;  // 1.27279615
-    const float t34 = t8 * c10;
-    const float t35 = var * t8;
-    const float t36 = c0 * t8;
-    const float t37 = t35 * t36;
-    const float c11 = -0x1.8fc1b8p+3f;  // -12.4923973
-    const _Bool t38 = t33 < c11;
-    const float t39 = t38 ? c11 : t33;
-    const float t40 = 2.0f * t34;
-    const float t41 = __builtin_fmaf(t34, t40, (-1.0f));
-    const float t42 = __builtin_fmaf(2.0f, t34, (-1.0f));
-    const float c12 = 0x1.8fc1b8p+3f;  // 12.4923973
-    const _Bool t43 = c12 < t39;
-    const float t44 = t43 ? c12 : t39;  // (mean - centre)/w
-    const float t45 = t44 * t44;
-    const float c13 = 0x1.e41538p-1f;  // 0.945474386
-    const float c14 = 0x1.104bfp+3f;  // 8.50926971
-    const float t46 = __builtin_fmaf(t45, c13, c14);
-    const float t47 = __builtin_sqrtf(t46);
-    const float t48 = 1.0f / t47;
-    const float t49 = t44 * t48;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t50 = t49 * 2.0f;
-    const float t51 = __builtin_fmaf(t49, t50, (-1.0f));
-    const float c15 = -0x1.f22e88p-10f;  // -0.00190041261
-    const float c16 = 0x1.9a56bp-9f;  // 0.00313063525
-    const float t52 = __builtin_fmaf(t51, c15, c16);
-    const float c17 = 0x1.ceb072p-9f;  // 0.00353003875
-    const float t53 = __builtin_fmaf(t51, t52, c17);
-    const float c18 = -0x1.95d48ap-9f;  // -0.00309623894
-    const float t54 = __builtin_fmaf(t51, t53, c18);
-    const float c19 = -0x1.3fcbcap-9f;  // -0.00243985024
-    const float t55 = __builtin_fmaf(t51, t54, c19);
-    const float c20 = 0x1.7483eep-12f;  // 0.000355258322
-    const float t56 = __builtin_fmaf(t51, t55, c20);
-    const float c21 = 0x1.3ab66cp-11f;  // 0.00060026662
-    const float t57 = __builtin_fmaf(t51, t56, c21);
-    const float c22 = 0x1.37ebf8p-15f;  // 3.71839706e-05
-    const float t58 = __builtin_fmaf(t51, t57, c22);
-    const float c23 = 0x1.1d8ep-8f;  // 0.00435721874
-    const float c24 = -0x1.718868p-10f;  // -0.0014096559
-    const float t59 = __builtin_fmaf(t51, c23, c24);
-    const float c25 = -0x1.63c35p-7f;  // -0.0108570233
-    const float t60 = __builtin_fmaf(t51, t59, c25);
-    const float c26 = 0x1.9153c4p-8f;  // 0.00612376723
-    const float t61 = __builtin_fmaf(t51, t60, c26);
-    const float c27 = 0x1.aa6916p-8f;  // 0.00650650775
-    const float t62 = __builtin_fmaf(t51, t61, c27);
-    const float c28 = -0x1.55ca7p-8f;  // -0.00521531329
-    const float t63 = __builtin_fmaf(t51, t62, c28);
-    const float c29 = -0x1.39f8aep-13f;  // -0.000149713233
-    const float t64 = __builtin_fmaf(t51, t63, c29);
-    const float c30 = 0x1.a600cap-11f;  // 0.000804907002
-    const float t65 = __builtin_fmaf(t51, t64, c30);
-    const float c31 = -0x1.24d002p-13f;  // -0.000139623895
-    const float t66 = __builtin_fmaf(t51, t65, c31);
-    const float c32 = -0x1.e9fcd6p-9f;  // -0.00373830902
-    const float c33 = -0x1.583128p-10f;  // -0.00131298834
-    const float t67 = __builtin_fmaf(t51, c32, c33);
-    const float c34 = 0x1.ab2364p-7f;  // 0.0130352248
-    const float t68 = __builtin_fmaf(t51, t67, c34);
-    const float c35 = 0x1.29e5fp-11f;  // 0.000568195712
-    const float t69 = __builtin_fmaf(t51, t68, c35);
-    const float c36 = -0x1.0fa66p-6f;  // -0.0165801942
-    const float t70 = __builtin_fmaf(t51, t69, c36);
-    const float c37 = -0x1.13f4eap-11f;  // -0.000526345626
-    const float t71 = __builtin_fmaf(t51, t70, c37);
-    const float c38 = 0x1.79ff5p-7f;  // 0.0115355626
-    const float t72 = __builtin_fmaf(t51, t71, c38);
-    const float c39 = -0x1.4a02bep-10f;  // -0.00125889096
-    const float t73 = __builtin_fmaf(t51, t72, c39);
-    const float c40 = -0x1.1fd5d8p-9f;  // -0.00219600927
-    const float t74 = __builtin_fmaf(t51, t73, c40);
-    const float c41 = 0x1.39654ap-12f;  // 0.000298877392
-    const float t75 = __builtin_fmaf(t51, t74, c41);
-    const float c42 = -0x1.ee6d1p-10f;  // -0.00188608561
-    const float c43 = 0x1.6dbcfap-9f;  // 0.00279036094
-    const float t76 = __builtin_fmaf(t51, c42, c43);
-    const float c44 = 0x1.0d4f2ap-13f;  // 0.00012841665
-    const float t77 = __builtin_fmaf(t51, t76, c44);
-    const float c45 = -0x1.82d78p-10f;  // -0.00147568434
-    const float t78 = __builtin_fmaf(t51, t77, c45);
-    const float c46 = 0x1.9da8aap-12f;  // 0.000394495815
-    const float t79 = __builtin_fmaf(t51, t78, c46);
-    const float c47 = 0x1.500efp-15f;  // 4.00612771e-05
-    const float t80 = __builtin_fmaf(t51, t79, c47);
-    const float c48 = 0x1.d2dd92p-9f;  // 0.00356190116
-    const float c49 = -0x1.bee064p-8f;  // -0.00681879465
-    const float t81 = __builtin_fmaf(t51, c48, c49);
-    const float c50 = -0x1.2cca62p-7f;  // -0.00917939935
-    const float t82 = __builtin_fmaf(t51, t81, c50);
-    const float c51 = 0x1.e3ad82p-7f;  // 0.014760674
-    const float t83 = __builtin_fmaf(t51, t82, c51);
-    const float c52 = 0x1.2b89ap-7f;  // 0.00914116204
-    const float t84 = __builtin_fmaf(t51, t83, c52);
-    const float c53 = -0x1.124766p-7f;  // -0.00837032776
-    const float t85 = __builtin_fmaf(t51, t84, c53);
-    const float c54 = -0x1.25481ap-7f;  // -0.00895024557
-    const float t86 = __builtin_fmaf(t51, t85, c54);
-    const float c55 = 0x1.499cfp-8f;  // 0.00502949581
-    const float t87 = __builtin_fmaf(t51, t86, c55);
-    const float c56 = 0x1.8351bap-10f;  // 0.00147750566
-    const float t88 = __builtin_fmaf(t51, t87, c56);
-    const float c57 = -0x1.5f0b2ep-11f;  // -0.000669562665
-    const float t89 = __builtin_fmaf(t51, t88, c57);
-    const float c58 = -0x1.776a6ep-9f;  // -0.0028641948
-    const float c59 = 0x1.ff66c6p-9f;  // 0.00390168349
-    const float t90 = __builtin_fmaf(t51, c58, c59);
-    const float c60 = 0x1.562a7ep-7f;  // 0.0104420772
-    const float t91 = __builtin_fmaf(t51, t90, c60);
-    const float c61 = -0x1.09b014p-7f;  // -0.00810814835
-    const float t92 = __builtin_fmaf(t51, t91, c61);
-    const float c62 = -0x1.cd5f56p-7f;  // -0.0140799684
-    const float t93 = __builtin_fmaf(t51, t92, c62);
-    const float c63 = 0x1.0e652ap-10f;  // 0.00103147572
-    const float t94 = __builtin_fmaf(t51, t93, c63);
-    const float c64 = 0x1.63db6ap-7f;  // 0.0108598964
-    const float t95 = __builtin_fmaf(t51, t94, c64);
-    const float c65 = 0x1.3f8cc8p-7f;  // 0.00975188985
-    const float t96 = __builtin_fmaf(t51, t95, c65);
-    const float c66 = -0x1.99c422p-7f;  // -0.0125050703
-    const float t97 = __builtin_fmaf(t51, t96, c66);
-    const float c67 = 0x1.07b85cp-12f;  // 0.000251503137
-    const float t98 = __builtin_fmaf(t51, t97, c67);
-    const float c68 = 0x1.679be4p-10f;  // 0.00137179927
-    const float t99 = __builtin_fmaf(t51, t98, c68);
-    const float c69 = -0x1.e8c8aap-10f;  // -0.00186456239
-    const float c70 = 0x1.6fd846p-10f;  // 0.00140321662
-    const float t100 = __builtin_fmaf(t51, c69, c70);
-    const float c71 = 0x1.0bbeaap-10f;  // 0.00102136529
-    const float t101 = __builtin_fmaf(t51, t100, c71);
-    const float c72 = -0x1.461594p-11f;  // -0.000621956424
-    const float t102 = __builtin_fmaf(t51, t101, c72);
-    const float c73 = -0x1.e6209p-16f;  // -2.89754389e-05
-    const float t103 = __builtin_fmaf(t51, t102, c73);
-    const float t104 = __builtin_fmaf(t41, t103, t80);
-    const float t105 = __builtin_fmaf(t41, t104, t58);
-    const float t106 = __builtin_fmaf(t41, t105, t66);
-    const float t107 = __builtin_fmaf(t41, t106, t75);
-    const float t108 = __builtin_fmaf(t41, t107, t89);
-    const float t109 = __builtin_fmaf(t41, t108, t99);
-    const float c74 = 0x1.4259c8p-10f;  // 0.00122967036
-    const float c75 = -0x1.274d7p-8f;  // -0.00450595841
-    const float t110 = __builtin_fmaf(t51, c74, c75);
-    const float c76 = -0x1.6aa3f2p-9f;  // -0.00276672677
-    const float t111 = __builtin_fmaf(t51, t110, c76);
-    const float c77 = 0x1.77ad22p-7f;  // 0.0114647308
-    const float t112 = __builtin_fmaf(t51, t111, c77);
-    const float c78 = 0x1.ae89e4p-8f;  // 0.00656949822
-    const float t113 = __builtin_fmaf(t51, t112, c78);
-    const float c79 = -0x1.ffa912p-8f;  // -0.00780731859
-    const float t114 = __builtin_fmaf(t51, t113, c79);
-    const float c80 = -0x1.9363dep-7f;  // -0.0123104891
-    const float t115 = __builtin_fmaf(t51, t114, c80);
-    const float c81 = -0x1.28637ep-7f;  // -0.00904506352
-    const float t116 = __builtin_fmaf(t51, t115, c81);
-    const float c82 = 0x1.cbc84ep-6f;  // 0.0280628931
-    const float t117 = __builtin_fmaf(t51, t116, c82);
-    const float c83 = -0x1.3acb88p-7f;  // -0.00960678235
-    const float t118 = __builtin_fmaf(t51, t117, c83);
-    const float c84 = -0x1.4f5efp-10f;  // -0.00127933826
-    const float t119 = __builtin_fmaf(t51, t118, c84);
-    const float t120 = __builtin_fmaf(t41, t109, t119);
-    const float c85 = -0x1.49bb4p-10f;  // -0.00125782564
-    const float c86 = 0x1.b2a334p-10f;  // 0.00165801053
-    const float t121 = __builtin_fmaf(t51, c85, c86);
-    const float c87 = 0x1.ebd532p-9f;  // 0.00375238643
-    const float t122 = __builtin_fmaf(t51, t121, c87);
-    const float c88 = -0x1.0b9bc4p-8f;  // -0.00408338103
-    const float t123 = __builtin_fmaf(t51, t122, c88);
-    const float c89 = -0x1.edd9acp-8f;  // -0.00753555726
-    const float t124 = __builtin_fmaf(t51, t123, c89);
-    const float c90 = -0x1.d6431ep-11f;  // -0.000896953919
-    const float t125 = __builtin_fmaf(t51, t124, c90);
-    const float c91 = 0x1.952a16p-7f;  // 0.0123646362
-    const float t126 = __builtin_fmaf(t51, t125, c91);
-    const float c92 = 0x1.3bf674p-6f;  // 0.0192848332
-    const float t127 = __builtin_fmaf(t51, t126, c92);
-    const float c93 = -0x1.12397p-6f;  // -0.016737327
-    const float t128 = __builtin_fmaf(t51, t127, c93);
-    const float c94 = -0x1.7f385ap-5f;  // -0.0467798002
-    const float t129 = __builtin_fmaf(t51, t128, c94);
-    const float c95 = 0x1.e1fdep-5f;  // 0.0588368773
-    const float t130 = __builtin_fmaf(t51, t129, c95);
-    const float c96 = -0x1.30ea6cp-6f;  // -0.018610578
-    const float t131 = __builtin_fmaf(t51, t130, c96);
-    const float t132 = __builtin_fmaf(t41, t120, t131);
-    const float c97 = 0x1.ff2718p-9f;  // 0.00389978569
-    const float c98 = -0x1.01ecd6p-9f;  // -0.00196781266
-    const float t133 = __builtin_fmaf(t51, c97, c98);
-    const float c99 = -0x1.ce4036p-8f;  // -0.00705338782
-    const float t134 = __builtin_fmaf(t51, t133, c99);
-    const float c100 = 0x1.d65224p-9f;  // 0.00358826341
-    const float t135 = __builtin_fmaf(t51, t134, c100);
-    const float c101 = 0x1.e2520ep-9f;  // 0.00367981358
-    const float t136 = __builtin_fmaf(t51, t135, c101);
-    const float c102 = -0x1.ee112ap-10f;  // -0.00188471621
-    const float t137 = __builtin_fmaf(t51, t136, c102);
-    const float c103 = -0x1.0168dep-11f;  // -0.00049096992
-    const float t138 = __builtin_fmaf(t51, t137, c103);
-    const float c104 = 0x1.10c126p-12f;  // 0.000260118948
-    const float t139 = __builtin_fmaf(t51, t138, c104);
-    const float c105 = -0x1.dffaf2p-18f;  // -7.15226315e-06
-    const float t140 = __builtin_fmaf(t51, t139, c105);
-    const float c106 = -0x1.6e628cp-9f;  // -0.00279529532
-    const float c107 = 0x1.e048dap-10f;  // 0.00183214026
-    const float t141 = __builtin_fmaf(t51, c106, c107);
-    const float c108 = 0x1.249a28p-8f;  // 0.00446475483
-    const float t142 = __builtin_fmaf(t51, t141, c108);
-    const float c109 = -0x1.452cfcp-9f;  // -0.00248089386
-    const float t143 = __builtin_fmaf(t51, t142, c109);
-    const float c110 = -0x1.5c7adep-11f;  // -0.000664672756
-    const float t144 = __builtin_fmaf(t51, t143, c110);
-    const float c111 = 0x1.2f7788p-14f;  // 7.23521516e-05
-    const float t145 = __builtin_fmaf(t51, t144, c111);
-    const float c112 = -0x1.12007cp-10f;  // -0.00104523427
-    const float t146 = __builtin_fmaf(t51, t145, c112);
-    const float c113 = 0x1.23235cp-11f;  // 0.0005553019
-    const float t147 = __builtin_fmaf(t51, t146, c113);
-    const float c114 = 0x1.f4f24ep-14f;  // 0.000119434953
-    const float t148 = __builtin_fmaf(t51, t147, c114);
-    const float c115 = -0x1.3b17eap-18f;  // -4.69525776e-06
-    const float t149 = __builtin_fmaf(t51, t148, c115);
-    const float c116 = 0x1.6d9efap-11f;  // 0.000697366719
-    const float c117 = -0x1.89b67p-12f;  // -0.000375473639
-    const float t150 = __builtin_fmaf(t51, c116, c117);
-    const float c118 = -0x1.de4798p-10f;  // -0.00182449212
-    const float t151 = __builtin_fmaf(t51, t150, c118);
-    const float c119 = 0x1.5c4352p-11f;  // 0.0006642589
-    const float t152 = __builtin_fmaf(t51, t151, c119);
-    const float c120 = 0x1.424e6cp-9f;  // 0.00245900219
-    const float t153 = __builtin_fmaf(t51, t152, c120);
-    const float c121 = 0x1.87ade8p-11f;  // 0.000747069018
-    const float t154 = __builtin_fmaf(t51, t153, c121);
-    const float c122 = -0x1.33b3bep-8f;  // -0.00469516171
-    const float t155 = __builtin_fmaf(t51, t154, c122);
-    const float c123 = -0x1.482e0ap-7f;  // -0.0100152539
-    const float t156 = __builtin_fmaf(t51, t155, c123);
-    const float c124 = 0x1.08a0d8p-6f;  // 0.0161516294
-    const float t157 = __builtin_fmaf(t51, t156, c124);
-    const float c125 = 0x1.183ebap-4f;  // 0.0684191957
-    const float t158 = __builtin_fmaf(t51, t157, c125);
-    const float c126 = -0x1.0b89b6p-2f;  // -0.261267513
-    const float t159 = __builtin_fmaf(t51, t158, c126);
-    const float c127 = 0x1.60c9bep-1f;  // 0.689039171
-    const float t160 = __builtin_fmaf(t51, t159, c127);
-    const float t161 = __builtin_fmaf(t41, t132, t160);
-    const float t162 = t49 * t161;  // mean, normalised
-    const float t163 = t162 + 0.5f;
-    const float c128 = -0x1.045012p-11f;  // -0.000496507215
-    const float c129 = -0x1.45d27p-8f;  // -0.0049716495
-    const float t164 = __builtin_fmaf(t51, c128, c129);
-    const float c130 = 0x1.1cc064p-9f;  // 0.00217248173
-    const float t165 = __builtin_fmaf(t51, t164, c130);
-    const float c131 = 0x1.619a9ap-7f;  // 0.010791135
-    const float t166 = __builtin_fmaf(t51, t165, c131);
-    const float c132 = -0x1.385944p-8f;  // -0.00476606283
-    const float t167 = __builtin_fmaf(t51, t166, c132);
-    const float c133 = -0x1.89935ep-8f;  // -0.00600548787
-    const float t168 = __builtin_fmaf(t51, t167, c133);
-    const float c134 = 0x1.8dd91ep-9f;  // 0.00303534023
-    const float t169 = __builtin_fmaf(t51, t168, c134);
-    const float c135 = 0x1.773fbap-12f;  // 0.000357865269
-    const float t170 = __builtin_fmaf(t51, t169, c135);
-    const float c136 = -0x1.d4a2aap-14f;  // -0.000111731388
-    const float t171 = __builtin_fmaf(t51, t170, c136);
-    const float c137 = -0x1.9b2bb2p-15f;  // -4.90153652e-05
-    const float t172 = __builtin_fmaf(t51, t171, c137);
-    const float c138 = 0x1.382c7p-8f;  // 0.00476339087
-    const float c139 = -0x1.cebc82p-11f;  // -0.000882599561
-    const float t173 = __builtin_fmaf(t51, c138, c139);
-    const float c140 = -0x1.747c2ep-7f;  // -0.0113673424
-    const float t174 = __builtin_fmaf(t51, t173, c140);
-    const float c141 = 0x1.01a53cp-9f;  // 0.00196567876
-    const float t175 = __builtin_fmaf(t51, t174, c141);
-    const float c142 = 0x1.384e1p-7f;  // 0.00953079015
-    const float t176 = __builtin_fmaf(t51, t175, c142);
-    const float c143 = -0x1.49b464p-9f;  // -0.00251544686
-    const float t177 = __builtin_fmaf(t51, t176, c143);
-    const float c144 = -0x1.7ff058p-9f;  // -0.00292922091
-    const float t178 = __builtin_fmaf(t51, t177, c144);
-    const float c145 = 0x1.fa00b4p-10f;  // 0.00193024729
-    const float t179 = __builtin_fmaf(t51, t178, c145);
-    const float c146 = -0x1.2cd02ap-11f;  // -0.000573755533
-    const float t180 = __builtin_fmaf(t51, t179, c146);
-    const float c147 = 0x1.abaeb2p-15f;  // 5.09837155e-05
-    const float t181 = __builtin_fmaf(t51, t180, c147);
-    const float c148 = -0x1.561834p-11f;  // -0.00065249356
-    const float c149 = 0x1.929792p-13f;  // 0.000191970859
-    const float t182 = __builtin_fmaf(t51, c148, c149);
-    const float c150 = 0x1.856698p-11f;  // 0.000742723001
-    const float t183 = __builtin_fmaf(t51, t182, c150);
-    const float c151 = -0x1.677692p-13f;  // -0.000171405394
-    const float t184 = __builtin_fmaf(t51, t183, c151);
-    const float c152 = -0x1.4933ccp-13f;  // -0.000156975904
-    const float t185 = __builtin_fmaf(t51, t184, c152);
-    const float c153 = 0x1.1c31aap-16f;  // 1.69392824e-05
-    const float t186 = __builtin_fmaf(t51, t185, c153);
-    const float t187 = __builtin_fmaf(t42, t186, t140);
-    const float t188 = __builtin_fmaf(t42, t187, t149);
-    const float t189 = __builtin_fmaf(t42, t188, t172);
-    const float t190 = __builtin_fmaf(t42, t189, t181);
-    const float c154 = 0x1.22fbbap-11f;  // 0.000555006613
-    const float c155 = 0x1.a0044ep-10f;  // 0.00158697821
-    const float t191 = __builtin_fmaf(t51, c154, c155);
-    const float c156 = -0x1.5ec992p-10f;  // -0.00133814767
-    const float t192 = __builtin_fmaf(t51, t191, c156);
-    const float c157 = -0x1.ed53fcp-10f;  // -0.00188189722
-    const float t193 = __builtin_fmaf(t51, t192, c157);
-    const float c158 = -0x1.249078p-10f;  // -0.00111604435
-    const float t194 = __builtin_fmaf(t51, t193, c158);
-    const float c159 = 0x1.80e2a4p-10f;  // 0.00146822096
-    const float t195 = __builtin_fmaf(t51, t194, c159);
-    const float c160 = 0x1.b3e8b4p-9f;  // 0.00332572171
-    const float t196 = __builtin_fmaf(t51, t195, c160);
-    const float c161 = -0x1.ce5198p-9f;  // -0.00352721196
-    const float t197 = __builtin_fmaf(t51, t196, c161);
-    const float c162 = 0x1.0b35f2p-10f;  // 0.00101932802
-    const float t198 = __builtin_fmaf(t51, t197, c162);
-    const float c163 = -0x1.1c8abp-14f;  // -6.78400393e-05
-    const float t199 = __builtin_fmaf(t51, t198, c163);
-    const float t200 = __builtin_fmaf(t42, t190, t199);
-    const float c164 = 0x1.2330f6p-12f;  // 0.00027770162
-    const float c165 = -0x1.9758d2p-10f;  // -0.00155390531
-    const float t201 = __builtin_fmaf(t51, c164, c165);
-    const float c166 = -0x1.08b866p-9f;  // -0.00201965566
-    const float t202 = __builtin_fmaf(t51, t201, c166);
-    const float c167 = 0x1.183ba8p-8f;  // 0.00427601673
-    const float t203 = __builtin_fmaf(t51, t202, c167);
-    const float c168 = 0x1.5f73d6p-8f;  // 0.00536273932
-    const float t204 = __builtin_fmaf(t51, t203, c168);
-    const float c169 = -0x1.239d0ep-7f;  // -0.00889933761
-    const float t205 = __builtin_fmaf(t51, t204, c169);
-    const float c170 = 0x1.2fcf84p-9f;  // 0.00231789099
-    const float t206 = __builtin_fmaf(t51, t205, c170);
-    const float c171 = -0x1.7c601ep-10f;  // -0.00145101722
-    const float t207 = __builtin_fmaf(t51, t206, c171);
-    const float c172 = 0x1.9e3466p-9f;  // 0.00316013093
-    const float t208 = __builtin_fmaf(t51, t207, c172);
-    const float c173 = -0x1.d5b9c4p-10f;  // -0.00179186114
-    const float t209 = __builtin_fmaf(t51, t208, c173);
-    const float c174 = 0x1.542c3ap-12f;  // 0.000324414024
-    const float t210 = __builtin_fmaf(t51, t209, c174);
-    const float t211 = __builtin_fmaf(t42, t200, t210);
-    const float c175 = 0x1.a8fdc2p-12f;  // 0.000405303232
-    const float c176 = 0x1.d40c96p-12f;  // 0.000446366466
-    const float t212 = __builtin_fmaf(t51, c175, c176);
-    const float c177 = -0x1.a7313ep-10f;  // -0.00161435071
-    const float t213 = __builtin_fmaf(t51, t212, c177);
-    const float c178 = -0x1.565e1ep-9f;  // -0.00261205784
-    const float t214 = __builtin_fmaf(t51, t213, c178);
-    const float c179 = 0x1.3c57f2p-9f;  // 0.00241350965
-    const float t215 = __builtin_fmaf(t51, t214, c179);
-    const float c180 = 0x1.c2e4dp-8f;  // 0.00688009337
-    const float t216 = __builtin_fmaf(t51, t215, c180);
-    const float c181 = -0x1.53b1ccp-9f;  // -0.00259166351
-    const float t217 = __builtin_fmaf(t51, t216, c181);
-    const float c182 = -0x1.e626dap-7f;  // -0.0148361744
-    const float t218 = __builtin_fmaf(t51, t217, c182);
-    const float c183 = 0x1.3f8ea2p-6f;  // 0.0195042212
-    const float t219 = __builtin_fmaf(t51, t218, c183);
-    const float c184 = -0x1.521a76p-7f;  // -0.0103180958
-    const float t220 = __builtin_fmaf(t51, t219, c184);
-    const float c185 = 0x1.4feaa2p-9f;  // 0.00256283977
-    const float t221 = __builtin_fmaf(t51, t220, c185);
-    const float c186 = -0x1.ffac1cp-13f;  // -0.000243984367
-    const float t222 = __builtin_fmaf(t51, t221, c186);
-    const float t223 = __builtin_fmaf(t42, t211, t222);
-    const float c187 = -0x1.5e9a54p-12f;  // -0.000334360928
-    const float c188 = -0x1.4a58fap-11f;  // -0.000630087976
-    const float t224 = __builtin_fmaf(t51, c187, c188);
-    const float c189 = 0x1.c387a2p-11f;  // 0.000861224777
-    const float t225 = __builtin_fmaf(t51, t224, c189);
-    const float c190 = 0x1.ba1aeep-9f;  // 0.00337299495
-    const float t226 = __builtin_fmaf(t51, t225, c190);
-    const float c191 = 0x1.3e010ap-12f;  // 0.000303272303
-    const float t227 = __builtin_fmaf(t51, t226, c191);
-    const float c192 = -0x1.4982e2p-7f;  // -0.0100558857
-    const float t228 = __builtin_fmaf(t51, t227, c192);
-    const float c193 = -0x1.861222p-9f;  // -0.00297600427
-    const float t229 = __builtin_fmaf(t51, t228, c193);
-    const float c194 = 0x1.f915dcp-6f;  // 0.0308279656
-    const float t230 = __builtin_fmaf(t51, t229, c194);
-    const float c195 = -0x1.2b2866p-5f;  // -0.0365182869
-    const float t231 = __builtin_fmaf(t51, t230, c195);
-    const float c196 = 0x1.48e81cp-6f;  // 0.0200748704
-    const float t232 = __builtin_fmaf(t51, t231, c196);
-    const float c197 = -0x1.6c29e6p-8f;  // -0.00555669656
-    const float t233 = __builtin_fmaf(t51, t232, c197);
-    const float c198 = 0x1.4ad2bap-11f;  // 0.000630995084
-    const float t234 = __builtin_fmaf(t51, t233, c198);
-    const float t235 = __builtin_fmaf(t42, t223, t234);  // var, normalised
-    const float t236 = t37 * t235;
-    const _Bool t237 = t163 < 0.0f;
-    const float t238 = t237 ? 0.0f : t163;
-    const _Bool t239 = 1.0f < t238;
-    const float t240 = t239 ? 1.0f : t238;
-    const float t241 = t6 ? t32 : t240;
-    const _Bool t242 = t236 < 0.0f;
-    const float t243 = t242 ? 0.0f : t236;
-    *out_mean = t241;
-    *out_var = t243;
+    const float t7 = 1.0f / SQRT(t4);
+    const _Bool t8 = t5 < (-87.25f);
+    const float t9 = t8 ? (-87.25f) : t5;
+    const float t10 = FMA(t9, 1.442695f, 12582912.0f);
+    const float t11 = t10 - 12582912.0f;
+    const float t12 = as_float((as_bits(t10) + 127u) << 23u);
+    const float t13 = FMA(t11, -0.69314575f, t9) + (t11 * (-1.4286068e-6f));
+    const float t14 = t8 ? 0.0f : ((1.0f + FMA(FMA(t13, FMA(t13, FMA(t13, FMA(t13, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t13 * t13, t13)) * t12);
+    const float t15 = (t3 ? t14 : 1.0f) * (1.0f / (1.0f + t14));
+    const float t16 = mean * t7;
+    const float t17 = t7 * 1.2727962f;
+    const float t18 = (var * t7) * (1.6200099f * t7);
+    const float t19 = (t16 < (-12.492397f)) ? (-12.492397f) : t16;
+    const float t20 = FMA(t17, 2.0f * t17, -1.0f);
+    const float t21 = FMA(2.0f, t17, -1.0f);
+    const float t22 = (12.492397f < t19) ? 12.492397f : t19;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t23 = t22 * (1.0f / SQRT(FMA(t22 * t22, 0.9454744f, 8.50927f)));
+    const float t24 = FMA(t23, t23 * 2.0f, -1.0f);
+    const float t25 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.0019004126f, 0.0031306352f),
+        0.0035300388f), -0.003096239f), -0.0024398502f), 0.00035525832f), 0.0006002666f), 3.718397e-5f);
+    const float t26 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, 0.0043572187f,
+        -0.0014096559f), -0.010857023f), 0.0061237672f), 0.0065065078f), -0.0052153133f), -0.00014971323f),
+        0.000804907f), -0.0001396239f);
+    const float t27 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.003738309f,
+        -0.0013129883f), 0.013035225f), 0.0005681957f), -0.016580194f), -0.0005263456f), 0.011535563f), -0.001258891f),
+        -0.0021960093f), 0.0002988774f);
+    const float t28 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.0018860856f, 0.002790361f), 0.00012841665f),
+        -0.0014756843f), 0.00039449582f), 4.0061277e-5f);
+    const float t29 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, 0.0035619012f,
+        -0.0068187946f), -0.009179399f), 0.014760674f), 0.009141162f), -0.008370328f), -0.008950246f), 0.005029496f),
+        0.0014775057f), -0.00066956267f);
+    const float t30 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        -0.0028641948f, 0.0039016835f), 0.010442077f), -0.008108148f), -0.014079968f), 0.0010314757f), 0.010859896f),
+        0.00975189f), -0.01250507f), 0.00025150314f), 0.0013717993f);
+    const float t31 = FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t24, FMA(t24,
+        FMA(t24, FMA(t24, -0.0018645624f, 0.0014032166f), 0.0010213653f), -0.0006219564f), -2.8975439e-5f), t28), t25),
+        t26), t27), t29), t30), FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, 0.0012296704f, -0.0045059584f), -0.0027667268f), 0.011464731f), 0.006569498f), -0.0078073186f),
+        -0.012310489f), -0.0090450635f), 0.028062893f), -0.009606782f), -0.0012793383f)), FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.0012578256f, 0.0016580105f),
+        0.0037523864f), -0.004083381f), -0.0075355573f), -0.0008969539f), 0.012364636f), 0.019284833f), -0.016737327f),
+        -0.0467798f), 0.058836877f), -0.018610578f));
+    const float t32 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, 0.0038997857f,
+        -0.0019678127f), -0.007053388f), 0.0035882634f), 0.0036798136f), -0.0018847162f), -0.0004909699f),
+        0.00026011895f), -7.152263e-6f);
+    const float t33 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.0027952953f,
+        0.0018321403f), 0.004464755f), -0.0024808939f), -0.00066467276f), 7.235215e-5f), -0.0010452343f),
+        0.0005553019f), 0.00011943495f), -4.6952578e-6f);
+    // mean, normalised
+    const float t34 = t23 * FMA(t20, t31, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, FMA(t24, FMA(t24, 0.0006973667f, -0.00037547364f), -0.0018244921f), 0.0006642589f), 0.0024590022f),
+        0.000747069f), -0.0046951617f), -0.010015254f), 0.01615163f), 0.068419196f), -0.2612675f), 0.6890392f));
+    const float t35 = t34 + 0.5f;
+    const float t36 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.0004965072f,
+        -0.0049716495f), 0.0021724817f), 0.010791135f), -0.004766063f), -0.006005488f), 0.0030353402f),
+        0.00035786527f), -0.00011173139f), -4.9015365e-5f);
+    const float t37 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, 0.004763391f,
+        -0.00088259956f), -0.011367342f), 0.0019656788f), 0.00953079f), -0.0025154469f), -0.002929221f),
+        0.0019302473f), -0.00057375553f), 5.0983715e-5f);
+    // var, normalised
+    const float t38 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t24, FMA(t24,
+        FMA(t24, FMA(t24, FMA(t24, -0.00065249356f, 0.00019197086f), 0.000742723f), -0.0001714054f), -0.0001569759f),
+        1.6939282e-5f), t32), t33), t36), t37), FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, 0.0005550066f, 0.0015869782f), -0.0013381477f), -0.0018818972f), -0.0011160444f), 0.001468221f),
+        0.0033257217f), -0.003527212f), 0.001019328f), -6.784004e-5f)), FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, 0.00027770162f, -0.0015539053f), -0.0020196557f), 0.0042760167f),
+        0.0053627393f), -0.008899338f), 0.002317891f), -0.0014510172f), 0.003160131f), -0.0017918611f),
+        0.00032441402f)), FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24,
+        FMA(t24, 0.00040530323f, 0.00044636647f), -0.0016143507f), -0.0026120578f), 0.0024135096f), 0.0068800934f),
+        -0.0025916635f), -0.014836174f), 0.019504221f), -0.010318096f), 0.0025628398f), -0.00024398437f)), FMA(t24,
+        FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, -0.00033436093f,
+        -0.000630088f), 0.0008612248f), 0.003372995f), 0.0003032723f), -0.010055886f), -0.0029760043f), 0.030827966f),
+        -0.036518287f), 0.02007487f), -0.0055566966f), 0.0006309951f));
+    const float t39 = t18 * t38;
+    const float t40 = (t35 < 0.0f) ? 0.0f : t35;
+    const float t41 = t6 ? t15 : ((1.0f < t40) ? 1.0f : t40);
+    const float t42 = (t39 < 0.0f) ? 0.0f : t39;
+    *out_mean = t41;
+    *out_var = t42;
 }
 
 void sigmoid_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -509,670 +156,116 @@ static inline __attribute__((always_inline)) void sigmoid_exact_backward_element
                                                                                  float *restrict out_grad_mean,
                                                                                  float *restrict out_grad_var)
 {
-    const float c0 = 0x1.9eb8f8p+0f;  // 1.6200099
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.45d5f8p+0f;  // 1.27279615
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const float t8 = c0 * t4;
-    const float t9 = t7 * t8;
-    const float t10 = t4 * t9;
-    const float t11 = t4 * t4;
-    const float c2 = -0x1.8fc1b8p+3f;  // -12.4923973
-    const _Bool t12 = t5 < c2;
-    const float t13 = t12 ? c2 : t5;
-    const float t14 = 2.0f * t6;
-    const float t15 = __builtin_fmaf(t6, t14, (-1.0f));
-    const float t16 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float c3 = 0x1.8fc1b8p+3f;  // 12.4923973
-    const _Bool t17 = c3 < t13;
-    const float t18 = t17 ? c3 : t13;  // (mean - centre)/w
-    const float t19 = t18 * t18;
-    const float c4 = 0x1.e41538p-1f;  // 0.945474386
-    const float c5 = 0x1.104bfp+3f;  // 8.50926971
-    const float t20 = __builtin_fmaf(t19, c4, c5);
-    const float t21 = __builtin_sqrtf(t20);
-    const float t22 = 1.0f / t21;
-    const float t23 = t18 * t22;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t24 = t23 * 2.0f;
-    const float t25 = __builtin_fmaf(t23, t24, (-1.0f));
-    const float c6 = 0x1.d19b8ap-7f;  // 0.0142092155
-    const float c7 = -0x1.e1a5aap-8f;  // -0.00734935189
-    const float t26 = __builtin_fmaf(t25, c6, c7);
-    const float c8 = -0x1.8efe9p-5f;  // -0.0487053692
-    const float t27 = __builtin_fmaf(t25, t26, c8);
-    const float c9 = 0x1.2984ccp-5f;  // 0.0363182053
-    const float t28 = __builtin_fmaf(t25, t27, c9);
-    const float c10 = 0x1.c45c9ap-5f;  // 0.0552199371
-    const float t29 = __builtin_fmaf(t25, t28, c10);
-    const float c11 = -0x1.3eec84p-5f;  // -0.0389311388
-    const float t30 = __builtin_fmaf(t25, t29, c11);
-    const float c12 = -0x1.3d22cep-5f;  // -0.0387128852
-    const float t31 = __builtin_fmaf(t25, t30, c12);
-    const float c13 = 0x1.a10d24p-6f;  // 0.0254547931
-    const float t32 = __builtin_fmaf(t25, t31, c13);
-    const float c14 = 0x1.fbf05p-8f;  // 0.0077505298
-    const float t33 = __builtin_fmaf(t25, t32, c14);
-    const float c15 = -0x1.635e82p-8f;  // -0.00542250322
-    const float t34 = __builtin_fmaf(t25, t33, c15);
-    const float c16 = 0x1.964318p-12f;  // 0.000387441716
-    const float t35 = __builtin_fmaf(t25, t34, c16);
-    const float c17 = -0x1.000e72p-5f;  // -0.0312568881
-    const float c18 = 0x1.10c4dp-5f;  // 0.0332969725
-    const float t36 = __builtin_fmaf(t25, c17, c18);
-    const float c19 = 0x1.3c0488p-5f;  // 0.0385763794
-    const float t37 = __builtin_fmaf(t25, t36, c19);
-    const float c20 = -0x1.6cd76ep-5f;  // -0.0445363186
-    const float t38 = __builtin_fmaf(t25, t37, c20);
-    const float c21 = -0x1.4c21bp-7f;  // -0.0101358518
-    const float t39 = __builtin_fmaf(t25, t38, c21);
-    const float c22 = 0x1.f7e69p-7f;  // 0.015377827
-    const float t40 = __builtin_fmaf(t25, t39, c22);
-    const float c23 = -0x1.8eeeeep-12f;  // -0.00038045246
-    const float t41 = __builtin_fmaf(t25, t40, c23);
-    const float c24 = -0x1.1790eap-10f;  // -0.00106645992
-    const float t42 = __builtin_fmaf(t25, t41, c24);
-    const float c25 = 0x1.269b52p-14f;  // 7.02397156e-05
-    const float t43 = __builtin_fmaf(t25, t42, c25);
-    const float c26 = -0x1.1e0048p-6f;  // -0.0174561217
-    const float c27 = 0x1.6dfd4cp-6f;  // 0.0223382227
-    const float t44 = __builtin_fmaf(t25, c26, c27);
-    const float c28 = 0x1.e16fe4p-7f;  // 0.0146922935
-    const float t45 = __builtin_fmaf(t25, t44, c28);
-    const float c29 = -0x1.a0abdp-6f;  // -0.0254315883
-    const float t46 = __builtin_fmaf(t25, t45, c29);
-    const float c30 = 0x1.1935fap-10f;  // 0.00107273425
-    const float t47 = __builtin_fmaf(t25, t46, c30);
-    const float c31 = 0x1.81a744p-8f;  // 0.0058846036
-    const float t48 = __builtin_fmaf(t25, t47, c31);
-    const float c32 = -0x1.11b022p-10f;  // -0.00104403694
-    const float t49 = __builtin_fmaf(t25, t48, c32);
-    const float c33 = -0x1.fde41cp-16f;  // -3.0391875e-05
-    const float t50 = __builtin_fmaf(t25, t49, c33);
-    const float c34 = -0x1.fb9b94p-15f;  // -6.05115565e-05
-    const float t51 = __builtin_fmaf(t25, t50, c34);
-    const float t52 = __builtin_fmaf(t16, t43, t51);
-    const float c35 = -0x1.69a6p-7f;  // -0.0110366344
-    const float c36 = 0x1.050b0ap-7f;  // 0.00796640385
-    const float t53 = __builtin_fmaf(t25, c35, c36);
-    const float c37 = 0x1.41b33cp-9f;  // 0.00245437725
-    const float t54 = __builtin_fmaf(t25, t53, c37);
-    const float c38 = -0x1.046e4p-9f;  // -0.00198692828
-    const float t55 = __builtin_fmaf(t25, t54, c38);
-    const float c39 = 0x1.c8761p-8f;  // 0.00696504489
-    const float t56 = __builtin_fmaf(t25, t55, c39);
-    const float c40 = -0x1.ce2ea8p-9f;  // -0.00352617074
-    const float t57 = __builtin_fmaf(t25, t56, c40);
-    const float c41 = -0x1.a4532cp-10f;  // -0.00160341221
-    const float t58 = __builtin_fmaf(t25, t57, c41);
-    const float c42 = 0x1.bfb972p-12f;  // 0.000426983257
-    const float t59 = __builtin_fmaf(t25, t58, c42);
-    const float c43 = 0x1.60505ap-7f;  // 0.0107517662
-    const float c44 = 0x1.223884p-7f;  // 0.00885683484
-    const float t60 = __builtin_fmaf(t25, c43, c44);
-    const float c45 = -0x1.238bb4p-5f;  // -0.0355890766
-    const float t61 = __builtin_fmaf(t25, t60, c45);
-    const float c46 = -0x1.809a1ap-10f;  // -0.00146714004
-    const float t62 = __builtin_fmaf(t25, t61, c46);
-    const float c47 = 0x1.bfeca2p-6f;  // 0.0273391325
-    const float t63 = __builtin_fmaf(t25, t62, c47);
-    const float c48 = -0x1.03a676p-7f;  // -0.00792389642
-    const float t64 = __builtin_fmaf(t25, t63, c48);
-    const float c49 = -0x1.beb3bcp-9f;  // -0.00340806646
-    const float t65 = __builtin_fmaf(t25, t64, c49);
-    const float c50 = 0x1.ec8408p-10f;  // 0.00187879847
-    const float t66 = __builtin_fmaf(t25, t65, c50);
-    const float c51 = -0x1.334c34p-12f;  // -0.000293061894
-    const float t67 = __builtin_fmaf(t25, t66, c51);
-    const float c52 = -0x1.208b6ep-8f;  // -0.00440284191
-    const float c53 = 0x1.36420ap-7f;  // 0.00946832169
-    const float t68 = __builtin_fmaf(t25, c52, c53);
-    const float c54 = 0x1.fa31f8p-8f;  // 0.00772392564
-    const float t69 = __builtin_fmaf(t25, t68, c54);
-    const float c55 = -0x1.26989ap-5f;  // -0.035961438
-    const float t70 = __builtin_fmaf(t25, t69, c55);
-    const float c56 = -0x1.be8cb8p-8f;  // -0.00681380741
-    const float t71 = __builtin_fmaf(t25, t70, c56);
-    const float c57 = 0x1.9b7f2ap-5f;  // 0.050231535
-    const float t72 = __builtin_fmaf(t25, t71, c57);
-    const float c58 = 0x1.713672p-7f;  // 0.0112674767
-    const float t73 = __builtin_fmaf(t25, t72, c58);
-    const float c59 = -0x1.6937fep-5f;  // -0.044094082
-    const float t74 = __builtin_fmaf(t25, t73, c59);
-    const float c60 = 0x1.80c4b4p-8f;  // 0.00587109942
-    const float t75 = __builtin_fmaf(t25, t74, c60);
-    const float c61 = 0x1.12b3a8p-7f;  // 0.0083832331
-    const float t76 = __builtin_fmaf(t25, t75, c61);
-    const float c62 = -0x1.d06cdcp-10f;  // -0.00177164166
-    const float t77 = __builtin_fmaf(t25, t76, c62);
-    const float c63 = 0x1.e9bcc8p-8f;  // 0.00747280009
-    const float c64 = -0x1.49203cp-6f;  // -0.0200882517
-    const float t78 = __builtin_fmaf(t25, c63, c64);
-    const float c65 = -0x1.66c024p-6f;  // -0.0218963958
-    const float t79 = __builtin_fmaf(t25, t78, c65);
-    const float c66 = 0x1.fda7d6p-5f;  // 0.0622138195
-    const float t80 = __builtin_fmaf(t25, t79, c66);
-    const float c67 = 0x1.a214f8p-6f;  // 0.0255176947
-    const float t81 = __builtin_fmaf(t25, t80, c67);
-    const float c68 = -0x1.14a1p-4f;  // -0.0675363541
-    const float t82 = __builtin_fmaf(t25, t81, c68);
-    const float c69 = -0x1.72062ap-6f;  // -0.0225844774
-    const float t83 = __builtin_fmaf(t25, t82, c69);
-    const float c70 = 0x1.232bc2p-6f;  // 0.0177716631
-    const float t84 = __builtin_fmaf(t25, t83, c70);
-    const float c71 = 0x1.7d7bc8p-5f;  // 0.0465678126
-    const float t85 = __builtin_fmaf(t25, t84, c71);
-    const float c72 = -0x1.88996p-6f;  // -0.0239623487
-    const float t86 = __builtin_fmaf(t25, t85, c72);
-    const float c73 = -0x1.e6a136p-8f;  // -0.00742538041
-    const float t87 = __builtin_fmaf(t25, t86, c73);
-    const float c74 = 0x1.ff7f44p-9f;  // 0.00390241342
-    const float t88 = __builtin_fmaf(t25, t87, c74);
-    const float c75 = -0x1.20e9cp-7f;  // -0.00881692767
-    const float c76 = -0x1.1d1f76p-10f;  // -0.00108765753
-    const float t89 = __builtin_fmaf(t25, c75, c76);
-    const float c77 = 0x1.2678b2p-5f;  // 0.0359462239
-    const float t90 = __builtin_fmaf(t25, t89, c77);
-    const float c78 = 0x1.1eae8p-8f;  // 0.00437441468
-    const float t91 = __builtin_fmaf(t25, t90, c78);
-    const float c79 = -0x1.01a7eap-4f;  // -0.062904276
-    const float t92 = __builtin_fmaf(t25, t91, c79);
-    const float c80 = -0x1.16f7aep-6f;  // -0.0170268249
-    const float t93 = __builtin_fmaf(t25, t92, c80);
-    const float c81 = 0x1.156496p-4f;  // 0.0677228794
-    const float t94 = __builtin_fmaf(t25, t93, c81);
-    const float c82 = 0x1.7f918cp-5f;  // 0.0468223318
-    const float t95 = __builtin_fmaf(t25, t94, c82);
-    const float c83 = -0x1.192e88p-4f;  // -0.0686478913
-    const float t96 = __builtin_fmaf(t25, t95, c83);
-    const float c84 = -0x1.bee0b4p-5f;  // -0.0545505062
-    const float t97 = __builtin_fmaf(t25, t96, c84);
-    const float c85 = 0x1.39c346p-4f;  // 0.0766022429
-    const float t98 = __builtin_fmaf(t25, t97, c85);
-    const float c86 = -0x1.b8e784p-7f;  // -0.0134553332
-    const float t99 = __builtin_fmaf(t25, t98, c86);
-    const float c87 = -0x1.453fap-8f;  // -0.00496289879
-    const float t100 = __builtin_fmaf(t25, t99, c87);
-    const float c88 = 0x1.41ebbp-5f;  // 0.0392969549
-    const float c89 = -0x1.11ea24p-5f;  // -0.0334368423
-    const float t101 = __builtin_fmaf(t25, c88, c89);
-    const float c90 = -0x1.05dbdp-4f;  // -0.0639303327
-    const float t102 = __builtin_fmaf(t25, t101, c90);
-    const float c91 = 0x1.e24ce6p-5f;  // 0.0588745587
-    const float t103 = __builtin_fmaf(t25, t102, c91);
-    const float c92 = 0x1.505cf6p-6f;  // 0.0205299761
-    const float t104 = __builtin_fmaf(t25, t103, c92);
-    const float c93 = -0x1.7c0eeap-6f;  // -0.0231969152
-    const float t105 = __builtin_fmaf(t25, t104, c93);
-    const float c94 = 0x1.e23a62p-11f;  // 0.000919777027
-    const float t106 = __builtin_fmaf(t25, t105, c94);
-    const float c95 = 0x1.f8df4cp-11f;  // 0.000962967402
-    const float t107 = __builtin_fmaf(t25, t106, c95);
-    const float c96 = 0x1.01d862p-14f;  // 6.1475097e-05
-    const float t108 = __builtin_fmaf(t25, t107, c96);
-    const float t109 = __builtin_fmaf(t16, t52, t108);
-    const float c97 = 0x1.56fd18p-6f;  // 0.0209343657
-    const float c98 = -0x1.10f1aep-6f;  // -0.0166591834
-    const float t110 = __builtin_fmaf(t25, c97, c98);
-    const float c99 = -0x1.fd31dep-6f;  // -0.0310787838
-    const float t111 = __builtin_fmaf(t25, t110, c99);
-    const float c100 = 0x1.9516aep-6f;  // 0.0247246455
-    const float t112 = __builtin_fmaf(t25, t111, c100);
-    const float c101 = 0x1.6796b6p-7f;  // 0.0109737767
-    const float t113 = __builtin_fmaf(t25, t112, c101);
-    const float c102 = -0x1.2216e6p-7f;  // -0.00885282736
-    const float t114 = __builtin_fmaf(t25, t113, c102);
-    const float c103 = -0x1.8d571cp-12f;  // -0.000378933211
-    const float t115 = __builtin_fmaf(t25, t114, c103);
-    const float c104 = 0x1.a8f522p-12f;  // 0.000405271101
-    const float t116 = __builtin_fmaf(t25, t115, c104);
-    const float c105 = 0x1.139596p-16f;  // 1.64261055e-05
-    const float t117 = __builtin_fmaf(t25, t116, c105);
-    const float c106 = 0x1.f54f1cp-7f;  // 0.0152987372
-    const float c107 = -0x1.12b51cp-6f;  // -0.0167668127
-    const float t118 = __builtin_fmaf(t25, c106, c107);
-    const float c108 = -0x1.3a54dp-6f;  // -0.0191852599
-    const float t119 = __builtin_fmaf(t25, t118, c108);
-    const float c109 = 0x1.743dbep-6f;  // 0.0227197986
-    const float t120 = __builtin_fmaf(t25, t119, c109);
-    const float c110 = 0x1.7130a2p-8f;  // 0.00563339191
-    const float t121 = __builtin_fmaf(t25, t120, c110);
-    const float c111 = -0x1.0aad76p-7f;  // -0.00813835394
-    const float t122 = __builtin_fmaf(t25, t121, c111);
-    const float c112 = -0x1.5f62a6p-12f;  // -0.000335107179
-    const float t123 = __builtin_fmaf(t25, t122, c112);
-    const float c113 = 0x1.b4e212p-11f;  // 0.000833288359
-    const float t124 = __builtin_fmaf(t25, t123, c113);
-    const float c114 = -0x1.24739p-15f;  // -3.48629255e-05
-    const float t125 = __builtin_fmaf(t25, t124, c114);
-    const float t126 = __builtin_fmaf(t16, t117, t125);
-    const float c115 = 0x1.80c8bep-7f;  // 0.0117426803
-    const float c116 = -0x1.88136cp-7f;  // -0.0119652059
-    const float t127 = __builtin_fmaf(t25, c115, c116);
-    const float c117 = -0x1.a9a622p-8f;  // -0.00649488764
-    const float t128 = __builtin_fmaf(t25, t127, c117);
-    const float c118 = 0x1.e2ed2cp-8f;  // 0.00736887287
-    const float t129 = __builtin_fmaf(t25, t128, c118);
-    const float c119 = -0x1.0a1716p-13f;  // -0.000126881685
-    const float t130 = __builtin_fmaf(t25, t129, c119);
-    const float c120 = -0x1.77d63ap-12f;  // -0.000358425925
-    const float t131 = __builtin_fmaf(t25, t130, c120);
-    const float c121 = -0x1.2faad8p-7f;  // -0.00926719233
-    const float c122 = 0x1.a1b658p-7f;  // 0.0127475671
-    const float t132 = __builtin_fmaf(t25, c121, c122);
-    const float c123 = 0x1.ee8ca2p-10f;  // 0.00188655604
-    const float t133 = __builtin_fmaf(t25, t132, c123);
-    const float c124 = -0x1.d5f7cap-8f;  // -0.00717114145
-    const float t134 = __builtin_fmaf(t25, t133, c124);
-    const float c125 = 0x1.83e258p-10f;  // 0.00147966063
-    const float t135 = __builtin_fmaf(t25, t134, c125);
-    const float c126 = 0x1.15c466p-12f;  // 0.000264899427
-    const float t136 = __builtin_fmaf(t25, t135, c126);
-    const float t137 = __builtin_fmaf(t15, t131, t136);
-    const float t138 = __builtin_fmaf(t15, t137, t59);
-    const float t139 = __builtin_fmaf(t15, t138, t67);
-    const float t140 = __builtin_fmaf(t15, t139, t35);
-    const float t141 = __builtin_fmaf(t15, t140, t77);
-    const float t142 = __builtin_fmaf(t15, t141, t88);
-    const float t143 = __builtin_fmaf(t15, t142, t100);
-    const float c127 = 0x1.28fac4p-8f;  // 0.00453154836
-    const float c128 = -0x1.9cd106p-9f;  // -0.00314953993
-    const float t144 = __builtin_fmaf(t25, c127, c128);
-    const float c129 = -0x1.b3fd7ep-7f;  // -0.0133053651
-    const float t145 = __builtin_fmaf(t25, t144, c129);
-    const float c130 = 0x1.c137fcp-8f;  // 0.00685453322
-    const float t146 = __builtin_fmaf(t25, t145, c130);
-    const float c131 = 0x1.1707cep-6f;  // 0.0170306694
-    const float t147 = __builtin_fmaf(t25, t146, c131);
-    const float c132 = 0x1.f1f35ep-10f;  // 0.00189953099
-    const float t148 = __builtin_fmaf(t25, t147, c132);
-    const float c133 = -0x1.0b40d8p-6f;  // -0.0163118467
-    const float t149 = __builtin_fmaf(t25, t148, c133);
-    const float c134 = -0x1.0b24a2p-5f;  // -0.0326102413
-    const float t150 = __builtin_fmaf(t25, t149, c134);
-    const float c135 = 0x1.75928ap-6f;  // 0.0228010509
-    const float t151 = __builtin_fmaf(t25, t150, c135);
-    const float c136 = 0x1.ca1bdp-4f;  // 0.11184293
-    const float t152 = __builtin_fmaf(t25, t151, c136);
-    const float c137 = -0x1.83a1fp-3f;  // -0.189273715
-    const float t153 = __builtin_fmaf(t25, t152, c137);
-    const float c138 = 0x1.d6f8cp-4f;  // 0.11498332
-    const float t154 = __builtin_fmaf(t25, t153, c138);
-    const float c139 = -0x1.9e5f2p-6f;  // -0.0252912343
-    const float t155 = __builtin_fmaf(t25, t154, c139);
-    const float t156 = __builtin_fmaf(t15, t143, t155);
-    const float t157 = t23 * t156;  // dmean_dvar, normalised
-    const float t158 = t11 * t157;
-    const float t159 = t158 * grad_mean;
-    const float c140 = 0x1.151eb6p-6f;  // 0.0169140603
-    const float c141 = -0x1.e6667ep-8f;  // -0.00742188049
-    const float t160 = __builtin_fmaf(t25, c140, c141);
-    const float c142 = -0x1.faa478p-6f;  // -0.0309230015
-    const float t161 = __builtin_fmaf(t25, t160, c142);
-    const float c143 = 0x1.008158p-7f;  // 0.00782791898
-    const float t162 = __builtin_fmaf(t25, t161, c143);
-    const float c144 = 0x1.932198p-6f;  // 0.0246051773
-    const float t163 = __builtin_fmaf(t25, t162, c144);
-    const float c145 = -0x1.a22208p-8f;  // -0.00638020225
-    const float t164 = __builtin_fmaf(t25, t163, c145);
-    const float c146 = -0x1.e89ad8p-8f;  // -0.00745551847
-    const float t165 = __builtin_fmaf(t25, t164, c146);
-    const float c147 = 0x1.9ccedep-9f;  // 0.00314947567
-    const float t166 = __builtin_fmaf(t25, t165, c147);
-    const float c148 = -0x1.078cecp-12f;  // -0.00025134132
-    const float t167 = __builtin_fmaf(t25, t166, c148);
-    const float t168 = __builtin_fmaf(t16, t109, t167);
-    const float c149 = -0x1.04cf7p-9f;  // -0.0019898247
-    const float c150 = -0x1.d784bap-10f;  // -0.00179870019
-    const float t169 = __builtin_fmaf(t25, c149, c150);
-    const float c151 = 0x1.e98d52p-8f;  // 0.0074699712
-    const float t170 = __builtin_fmaf(t25, t169, c151);
-    const float c152 = -0x1.49f60ap-9f;  // -0.00251740334
-    const float t171 = __builtin_fmaf(t25, t170, c152);
-    const float c153 = -0x1.012574p-6f;  // -0.0156949647
-    const float t172 = __builtin_fmaf(t25, t171, c153);
-    const float c154 = 0x1.1fd234p-5f;  // 0.0351344123
-    const float t173 = __builtin_fmaf(t25, t172, c154);
-    const float c155 = -0x1.deaf9p-6f;  // -0.029216662
-    const float t174 = __builtin_fmaf(t25, t173, c155);
-    const float c156 = 0x1.9189p-7f;  // 0.0122538805
-    const float t175 = __builtin_fmaf(t25, t174, c156);
-    const float c157 = -0x1.ce1c98p-8f;  // -0.00705126487
-    const float t176 = __builtin_fmaf(t25, t175, c157);
-    const float c158 = 0x1.1b826ap-8f;  // 0.00432601059
-    const float t177 = __builtin_fmaf(t25, t176, c158);
-    const float c159 = -0x1.f13a14p-11f;  // -0.000948384986
-    const float t178 = __builtin_fmaf(t25, t177, c159);
-    const float c160 = -0x1.0ee63p-10f;  // -0.00103339832
-    const float c161 = -0x1.c43ccap-10f;  // -0.00172514899
-    const float t179 = __builtin_fmaf(t25, c160, c161);
-    const float c162 = 0x1.61258ep-8f;  // 0.00538859097
-    const float t180 = __builtin_fmaf(t25, t179, c162);
-    const float c163 = 0x1.4b4be4p-7f;  // 0.0101103652
-    const float t181 = __builtin_fmaf(t25, t180, c163);
-    const float c164 = -0x1.9ed634p-7f;  // -0.0126598123
-    const float t182 = __builtin_fmaf(t25, t181, c164);
-    const float c165 = -0x1.95a91ep-6f;  // -0.024759559
-    const float t183 = __builtin_fmaf(t25, t182, c165);
-    const float c166 = 0x1.563206p-6f;  // 0.02088595
-    const float t184 = __builtin_fmaf(t25, t183, c166);
-    const float c167 = 0x1.71986cp-5f;  // 0.0451166257
-    const float t185 = __builtin_fmaf(t25, t184, c167);
-    const float c168 = -0x1.3508dep-4f;  // -0.0754479095
-    const float t186 = __builtin_fmaf(t25, t185, c168);
-    const float c169 = 0x1.73f02p-5f;  // 0.0454025865
-    const float t187 = __builtin_fmaf(t25, t186, c169);
-    const float c170 = -0x1.9dd122p-7f;  // -0.0126286903
-    const float t188 = __builtin_fmaf(t25, t187, c170);
-    const float c171 = 0x1.631ad4p-10f;  // 0.0013546173
-    const float t189 = __builtin_fmaf(t25, t188, c171);
-    const float c172 = -0x1.9e192cp-6f;  // -0.0252745561
-    const float c173 = 0x1.ce3facp-7f;  // 0.0141067114
-    const float t190 = __builtin_fmaf(t25, c172, c173);
-    const float c174 = 0x1.49b814p-5f;  // 0.0402489081
-    const float t191 = __builtin_fmaf(t25, t190, c174);
-    const float c175 = -0x1.1eeec2p-6f;  // -0.017512979
-    const float t192 = __builtin_fmaf(t25, t191, c175);
-    const float c176 = -0x1.4b8ff2p-6f;  // -0.020236956
-    const float t193 = __builtin_fmaf(t25, t192, c176);
-    const float c177 = 0x1.39ba74p-8f;  // 0.00478711445
-    const float t194 = __builtin_fmaf(t25, t193, c177);
-    const float c178 = 0x1.1d978ep-8f;  // 0.00435778825
-    const float t195 = __builtin_fmaf(t25, t194, c178);
-    const float c179 = -0x1.976086p-12f;  // -0.000388505025
-    const float t196 = __builtin_fmaf(t25, t195, c179);
-    const float c180 = -0x1.d569a6p-13f;  // -0.000223833413
-    const float t197 = __builtin_fmaf(t25, t196, c180);
-    const float t198 = __builtin_fmaf(t16, t126, t197);
-    const float c181 = 0x1.8addfap-8f;  // 0.00602519372
-    const float c182 = -0x1.ba16e8p-6f;  // -0.0269830003
-    const float t199 = __builtin_fmaf(t25, c181, c182);
-    const float c183 = -0x1.55ff2ep-9f;  // -0.00260922848
-    const float t200 = __builtin_fmaf(t25, t199, c183);
-    const float c184 = 0x1.0b556cp-4f;  // 0.0652670115
-    const float t201 = __builtin_fmaf(t25, t200, c184);
-    const float c185 = -0x1.9b9d32p-6f;  // -0.0251229275
-    const float t202 = __builtin_fmaf(t25, t201, c185);
-    const float c186 = -0x1.592b2cp-5f;  // -0.0421348438
-    const float t203 = __builtin_fmaf(t25, t202, c186);
-    const float c187 = 0x1.9f5606p-6f;  // 0.0253500994
-    const float t204 = __builtin_fmaf(t25, t203, c187);
-    const float c188 = 0x1.eb184p-9f;  // 0.00374675542
-    const float t205 = __builtin_fmaf(t25, t204, c188);
-    const float c189 = -0x1.0b305ep-8f;  // -0.00407697959
-    const float t206 = __builtin_fmaf(t25, t205, c189);
-    const float c190 = 0x1.02e0f4p-11f;  // 0.000493771979
-    const float t207 = __builtin_fmaf(t25, t206, c190);
-    const float t208 = __builtin_fmaf(t16, t198, t207);
-    const float c191 = 0x1.0f7612p-8f;  // 0.00414216937
-    const float c192 = 0x1.624cdep-8f;  // 0.00540619297
-    const float t209 = __builtin_fmaf(t25, c191, c192);
-    const float c193 = -0x1.398e82p-6f;  // -0.0191379804
-    const float t210 = __builtin_fmaf(t25, t209, c193);
-    const float c194 = -0x1.0acfc6p-7f;  // -0.00814244431
-    const float t211 = __builtin_fmaf(t25, t210, c194);
-    const float c195 = 0x1.17ec6ep-5f;  // 0.0341703556
-    const float t212 = __builtin_fmaf(t25, t211, c195);
-    const float c196 = -0x1.547b0cp-7f;  // -0.0103906449
-    const float t213 = __builtin_fmaf(t25, t212, c196);
-    const float c197 = -0x1.88874ep-7f;  // -0.0119790202
-    const float t214 = __builtin_fmaf(t25, t213, c197);
-    const float c198 = 0x1.1c9038p-9f;  // 0.0021710461
-    const float t215 = __builtin_fmaf(t25, t214, c198);
-    const float c199 = 0x1.097fa2p-8f;  // 0.00405118661
-    const float t216 = __builtin_fmaf(t25, t215, c199);
-    const float c200 = 0x1.807226p-9f;  // 0.00293308939
-    const float t217 = __builtin_fmaf(t25, t216, c200);
-    const float c201 = -0x1.19989p-8f;  // -0.00429681316
-    const float t218 = __builtin_fmaf(t25, t217, c201);
-    const float c202 = 0x1.1ecaacp-10f;  // 0.00109402346
-    const float t219 = __builtin_fmaf(t25, t218, c202);
-    const float c203 = 0x1.3f8364p-8f;  // 0.0048753852
-    const float c204 = 0x1.b5a946p-9f;  // 0.00333909015
-    const float t220 = __builtin_fmaf(t25, c203, c204);
-    const float c205 = -0x1.372d64p-6f;  // -0.0189927556
-    const float t221 = __builtin_fmaf(t25, t220, c205);
-    const float c206 = -0x1.7bf474p-6f;  // -0.0231906064
-    const float t222 = __builtin_fmaf(t25, t221, c206);
-    const float c207 = 0x1.d008f6p-6f;  // 0.028322449
-    const float t223 = __builtin_fmaf(t25, t222, c207);
-    const float c208 = 0x1.124a6ep-4f;  // 0.0669655129
-    const float t224 = __builtin_fmaf(t25, t223, c208);
-    const float c209 = -0x1.bd771p-6f;  // -0.0271890312
-    const float t225 = __builtin_fmaf(t25, t224, c209);
-    const float c210 = -0x1.0357f4p-3f;  // -0.126632601
-    const float t226 = __builtin_fmaf(t25, t225, c210);
-    const float c211 = 0x1.a9514ep-4f;  // 0.103837304
-    const float t227 = __builtin_fmaf(t25, t226, c211);
-    const float c212 = 0x1.ff3294p-6f;  // 0.0312010236
-    const float t228 = __builtin_fmaf(t25, t227, c212);
-    const float c213 = -0x1.1144e4p-4f;  // -0.0667160898
-    const float t229 = __builtin_fmaf(t25, t228, c213);
-    const float c214 = 0x1.ccfb5p-6f;  // 0.0281360894
-    const float t230 = __builtin_fmaf(t25, t229, c214);
-    const float c215 = -0x1.03ecbep-8f;  // -0.0039661373
-    const float t231 = __builtin_fmaf(t25, t230, c215);
-    const float c216 = -0x1.884f5ep-7f;  // -0.0119723519
-    const float c217 = 0x1.426a28p-7f;  // 0.00983931497
-    const float t232 = __builtin_fmaf(t25, c216, c217);
-    const float c218 = 0x1.9911d6p-7f;  // 0.0124838157
-    const float t233 = __builtin_fmaf(t25, t232, c218);
-    const float c219 = -0x1.0c62bp-10f;  // -0.00102380943
-    const float t234 = __builtin_fmaf(t25, t233, c219);
-    const float c220 = -0x1.a694b8p-7f;  // -0.0128961466
-    const float t235 = __builtin_fmaf(t25, t234, c220);
-    const float c221 = -0x1.22c666p-8f;  // -0.0044368743
-    const float t236 = __builtin_fmaf(t25, t235, c221);
-    const float c222 = 0x1.8c7b74p-7f;  // 0.0120996777
-    const float t237 = __builtin_fmaf(t25, t236, c222);
-    const float c223 = -0x1.2d6ce2p-8f;  // -0.00459938543
-    const float t238 = __builtin_fmaf(t25, t237, c223);
-    const float c224 = 0x1.f07b5p-12f;  // 0.000473481836
-    const float t239 = __builtin_fmaf(t25, t238, c224);
-    const float t240 = __builtin_fmaf(t16, t168, t239);
-    const float t241 = __builtin_fmaf(t16, t240, t178);
-    const float t242 = __builtin_fmaf(t16, t241, t189);
-    const float c225 = 0x1.b5bed8p-11f;  // 0.000834933249
-    const float c226 = 0x1.88ed8p-9f;  // 0.00299780071
-    const float t243 = __builtin_fmaf(t25, c225, c226);
-    const float c227 = -0x1.327d0cp-9f;  // -0.00233832141
-    const float t244 = __builtin_fmaf(t25, t243, c227);
-    const float c228 = -0x1.f94c26p-7f;  // -0.0154204546
-    const float t245 = __builtin_fmaf(t25, t244, c228);
-    const float c229 = 0x1.1f04ep-10f;  // 0.00109489076
-    const float t246 = __builtin_fmaf(t25, t245, c229);
-    const float c230 = 0x1.66a3a8p-5f;  // 0.0437792093
-    const float t247 = __builtin_fmaf(t25, t246, c230);
-    const float c231 = -0x1.8b4f2p-9f;  // -0.00301596895
-    const float t248 = __builtin_fmaf(t25, t247, c231);
-    const float c232 = -0x1.c8968ap-4f;  // -0.11147169
-    const float t249 = __builtin_fmaf(t25, t248, c232);
-    const float c233 = 0x1.2f78b8p-3f;  // 0.148179471
-    const float t250 = __builtin_fmaf(t25, t249, c233);
-    const float c234 = -0x1.6339ep-4f;  // -0.0867251158
-    const float t251 = __builtin_fmaf(t25, t250, c234);
-    const float c235 = 0x1.99ad68p-6f;  // 0.0250047222
-    const float t252 = __builtin_fmaf(t25, t251, c235);
-    const float c236 = -0x1.7e5b86p-9f;  // -0.00291715632
-    const float t253 = __builtin_fmaf(t25, t252, c236);
-    const float t254 = __builtin_fmaf(t16, t242, t253);
-    const float t255 = t23 * t254;  // dvar_dmu, normalised
-    const float t256 = t10 * t255;
-    const float c237 = -0x1.2c33f6p-7f;  // -0.00916146766
-    const float c238 = -0x1.ce431p-9f;  // -0.00352677889
-    const float t257 = __builtin_fmaf(t25, c237, c238);
-    const float c239 = 0x1.efca9ep-6f;  // 0.03026071
-    const float t258 = __builtin_fmaf(t25, t257, c239);
-    const float c240 = 0x1.e701d4p-12f;  // 0.000464446202
-    const float t259 = __builtin_fmaf(t25, t258, c240);
-    const float c241 = -0x1.2152eep-5f;  // -0.0353178643
-    const float t260 = __builtin_fmaf(t25, t259, c241);
-    const float c242 = 0x1.6f30f8p-7f;  // 0.0112057887
-    const float t261 = __builtin_fmaf(t25, t260, c242);
-    const float c243 = 0x1.8a72fp-7f;  // 0.0120376274
-    const float t262 = __builtin_fmaf(t25, t261, c243);
-    const float c244 = -0x1.96b1a2p-8f;  // -0.0062056561
-    const float t263 = __builtin_fmaf(t25, t262, c244);
-    const float c245 = 0x1.869f36p-13f;  // 0.000186263045
-    const float t264 = __builtin_fmaf(t25, t263, c245);
-    const float c246 = 0x1.4f54cp-8f;  // 0.00511674583
-    const float c247 = 0x1.02f85ap-8f;  // 0.00395157048
-    const float t265 = __builtin_fmaf(t25, c246, c247);
-    const float c248 = -0x1.10728cp-6f;  // -0.0166288726
-    const float t266 = __builtin_fmaf(t25, t265, c248);
-    const float c249 = -0x1.5645eap-7f;  // -0.0104453461
-    const float t267 = __builtin_fmaf(t25, t266, c249);
-    const float c250 = 0x1.5b632ep-6f;  // 0.0212028455
-    const float t268 = __builtin_fmaf(t25, t267, c250);
-    const float c251 = 0x1.77f13p-6f;  // 0.0229456872
-    const float t269 = __builtin_fmaf(t25, t268, c251);
-    const float c252 = -0x1.f62dbp-6f;  // -0.0306505412
-    const float t270 = __builtin_fmaf(t25, t269, c252);
-    const float c253 = -0x1.cb8524p-8f;  // -0.00701171998
-    const float t271 = __builtin_fmaf(t25, t270, c253);
-    const float c254 = 0x1.d02788p-7f;  // 0.0141648687
-    const float t272 = __builtin_fmaf(t25, t271, c254);
-    const float c255 = -0x1.4e66cep-9f;  // -0.00255128159
-    const float t273 = __builtin_fmaf(t25, t272, c255);
-    const float c256 = 0x1.65d942p-8f;  // 0.00546033727
-    const float c257 = 0x1.3f388cp-8f;  // 0.00487092417
-    const float t274 = __builtin_fmaf(t25, c256, c257);
-    const float c258 = -0x1.1bcdccp-6f;  // -0.017322015
-    const float t275 = __builtin_fmaf(t25, t274, c258);
-    const float c259 = 0x1.100a2ap-12f;  // 0.000259437278
-    const float t276 = __builtin_fmaf(t25, t275, c259);
-    const float c260 = 0x1.302a68p-8f;  // 0.00464119948
-    const float t277 = __builtin_fmaf(t25, t276, c260);
-    const float c261 = 0x1.283f68p-8f;  // 0.00452038087
-    const float t278 = __builtin_fmaf(t25, t277, c261);
-    const float c262 = -0x1.6c493p-13f;  // -0.000173705048
-    const float t279 = __builtin_fmaf(t25, t278, c262);
-    const float c263 = -0x1.d238dp-9f;  // -0.003556991
-    const float t280 = __builtin_fmaf(t25, t279, c263);
-    const float c264 = 0x1.b1a9bap-10f;  // 0.00165429304
-    const float t281 = __builtin_fmaf(t25, t280, c264);
-    const float c265 = -0x1.2f9ef6p-12f;  // -0.000289555494
-    const float t282 = __builtin_fmaf(t25, t281, c265);
-    const float t283 = __builtin_fmaf(t16, t208, t282);
-    const float t284 = __builtin_fmaf(t16, t283, t219);
-    const float t285 = __builtin_fmaf(t16, t284, t231);
-    const float c266 = -0x1.9a1dfp-9f;  // -0.00312894396
-    const float c267 = -0x1.6e31dap-8f;  // -0.00558768818
-    const float t286 = __builtin_fmaf(t25, c266, c267);
-    const float c268 = 0x1.17c8bp-7f;  // 0.00853832811
-    const float t287 = __builtin_fmaf(t25, t286, c268);
-    const float c269 = 0x1.a35ed4p-6f;  // 0.0255963393
-    const float t288 = __builtin_fmaf(t25, t287, c269);
-    const float c270 = -0x1.90c10ep-9f;  // -0.00305751129
-    const float t289 = __builtin_fmaf(t25, t288, c270);
-    const float c271 = -0x1.e1b58ep-5f;  // -0.0588023923
-    const float t290 = __builtin_fmaf(t25, t289, c271);
-    const float c272 = -0x1.e8466ap-7f;  // -0.0149009721
-    const float t291 = __builtin_fmaf(t25, t290, c272);
-    const float c273 = 0x1.cf8182p-4f;  // 0.113160618
-    const float t292 = __builtin_fmaf(t25, t291, c273);
-    const float c274 = -0x1.446206p-5f;  // -0.0395975225
-    const float t293 = __builtin_fmaf(t25, t292, c274);
-    const float c275 = -0x1.360cf6p-4f;  // -0.0756959543
-    const float t294 = __builtin_fmaf(t25, t293, c275);
-    const float c276 = 0x1.422a2cp-4f;  // 0.0786534995
-    const float t295 = __builtin_fmaf(t25, t294, c276);
-    const float c277 = -0x1.dd8198p-6f;  // -0.0291446671
-    const float t296 = __builtin_fmaf(t25, t295, c277);
-    const float c278 = 0x1.03e10ap-8f;  // 0.00396543974
-    const float t297 = __builtin_fmaf(t25, t296, c278);
-    const float t298 = __builtin_fmaf(t16, t285, t297);  // dvar_dvar, normalised
-    const float t299 = t11 * t298;
-    const float t300 = __builtin_fmaf(t299, grad_var, t159);
-    const float c279 = -0x1.e53854p-8f;  // -0.00740387011
-    const float c280 = 0x1.662a66p-8f;  // 0.00546517363
-    const float t301 = __builtin_fmaf(t25, c279, c280);
-    const float c281 = 0x1.ddace4p-8f;  // 0.00728874747
-    const float t302 = __builtin_fmaf(t25, t301, c281);
-    const float c282 = -0x1.4f281p-8f;  // -0.00511408225
-    const float t303 = __builtin_fmaf(t25, t302, c282);
-    const float c283 = -0x1.be00a4p-11f;  // -0.000850682263
-    const float t304 = __builtin_fmaf(t25, t303, c283);
-    const float c284 = 0x1.0ada5ep-11f;  // 0.000508981699
-    const float t305 = __builtin_fmaf(t25, t304, c284);
-    const float c285 = 0x1.a66ceap-8f;  // 0.00644570077
-    const float c286 = -0x1.ba2cf6p-8f;  // -0.00674706465
-    const float t306 = __builtin_fmaf(t25, c285, c286);
-    const float c287 = -0x1.476788p-8f;  // -0.00499579497
-    const float t307 = __builtin_fmaf(t25, t306, c287);
-    const float c288 = 0x1.8c5982p-8f;  // 0.00604781555
-    const float t308 = __builtin_fmaf(t25, t307, c288);
-    const float c289 = -0x1.ca138ep-13f;  // -0.000218427842
-    const float t309 = __builtin_fmaf(t25, t308, c289);
-    const float c290 = -0x1.0040bcp-11f;  // -0.000488763559
-    const float t310 = __builtin_fmaf(t25, t309, c290);
-    const float t311 = __builtin_fmaf(t15, t305, t310);
-    const float c291 = -0x1.9531dap-8f;  // -0.00618278095
-    const float c292 = 0x1.1f11d2p-8f;  // 0.00438033463
-    const float t312 = __builtin_fmaf(t25, c291, c292);
-    const float c293 = 0x1.7933dcp-7f;  // 0.0115113091
-    const float t313 = __builtin_fmaf(t25, t312, c293);
-    const float c294 = -0x1.0fb3bep-7f;  // -0.00829169061
-    const float t314 = __builtin_fmaf(t25, t313, c294);
-    const float c295 = -0x1.2fa05ep-8f;  // -0.00463297172
-    const float t315 = __builtin_fmaf(t25, t314, c295);
-    const float c296 = 0x1.ac4abep-9f;  // 0.00326760835
-    const float t316 = __builtin_fmaf(t25, t315, c296);
-    const float c297 = -0x1.5d993cp-15f;  // -4.16753974e-05
-    const float t317 = __builtin_fmaf(t25, t316, c297);
-    const float t318 = __builtin_fmaf(t15, t311, t317);
-    const float t319 = __builtin_fmaf(t15, t318, t264);
-    const float t320 = __builtin_fmaf(t15, t319, t273);
-    const float c298 = -0x1.3b41f8p-8f;  // -0.0048104506
-    const float c299 = 0x1.ce5532p-8f;  // 0.00705463858
-    const float t321 = __builtin_fmaf(t25, c298, c299);
-    const float c300 = 0x1.7e8534p-6f;  // 0.0233471878
-    const float t322 = __builtin_fmaf(t25, t321, c300);
-    const float c301 = -0x1.2c66b8p-6f;  // -0.0183350369
-    const float t323 = __builtin_fmaf(t25, t322, c301);
-    const float c302 = -0x1.9e97bp-5f;  // -0.0506094396
-    const float t324 = __builtin_fmaf(t25, t323, c302);
-    const float c303 = 0x1.459eeep-6f;  // 0.0198743176
-    const float t325 = __builtin_fmaf(t25, t324, c303);
-    const float c304 = 0x1.1817cp-4f;  // 0.0683820248
-    const float t326 = __builtin_fmaf(t25, t325, c304);
-    const float c305 = -0x1.3c3a4ap-5f;  // -0.0386020131
-    const float t327 = __builtin_fmaf(t25, t326, c305);
-    const float c306 = -0x1.3c391p-6f;  // -0.0193007141
-    const float t328 = __builtin_fmaf(t25, t327, c306);
-    const float c307 = 0x1.aa82e2p-7f;  // 0.0130160907
-    const float t329 = __builtin_fmaf(t25, t328, c307);
-    const float t330 = __builtin_fmaf(t15, t320, t329);
-    const float c308 = 0x1.a335fp-11f;  // 0.000799580943
-    const float c309 = -0x1.157582p-9f;  // -0.00211684429
-    const float t331 = __builtin_fmaf(t25, c308, c309);
-    const float c310 = -0x1.7cefcep-8f;  // -0.00581263332
-    const float t332 = __builtin_fmaf(t25, t331, c310);
-    const float c311 = 0x1.82257ap-8f;  // 0.00589212636
-    const float t333 = __builtin_fmaf(t25, t332, c311);
-    const float c312 = 0x1.808d1ap-6f;  // 0.0234711412
-    const float t334 = __builtin_fmaf(t25, t333, c312);
-    const float c313 = -0x1.2b6782p-7f;  // -0.00913709495
-    const float t335 = __builtin_fmaf(t25, t334, c313);
-    const float c314 = -0x1.7d4532p-4f;  // -0.0930835679
-    const float t336 = __builtin_fmaf(t25, t335, c314);
-    const float c315 = 0x1.3c2f78p-3f;  // 0.154387414
-    const float t337 = __builtin_fmaf(t25, t336, c315);
-    const float c316 = -0x1.8a4adep-4f;  // -0.0962628052
-    const float t338 = __builtin_fmaf(t25, t337, c316);
-    const float c317 = 0x1.65e638p-6f;  // 0.0218444392
-    const float t339 = __builtin_fmaf(t25, t338, c317);
-    const float t340 = __builtin_fmaf(t15, t330, t339);  // dmean_dmu, normalised
-    const float t341 = t4 * t340;
-    const float t342 = t341 * grad_mean;
-    const float t343 = __builtin_fmaf(t256, grad_var, t342);
-    *out_grad_mean = t343;
-    *out_grad_var = t300;
+    const float t0 = var + 1.6200099f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 1.2727962f;
+    const float t5 = t2 * ((var * t2) * (1.6200099f * t2));
+    const float t6 = t2 * t2;
+    const float t7 = (t3 < (-12.492397f)) ? (-12.492397f) : t3;
+    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t9 = FMA(2.0f, t4, -1.0f);
+    const float t10 = (12.492397f < t7) ? 12.492397f : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.9454744f, 8.50927f)));
+    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
+    const float t13 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.0142092155f, -0.007349352f), -0.04870537f), 0.036318205f), 0.055219937f), -0.03893114f), -0.038712885f),
+        0.025454793f), 0.00775053f), -0.005422503f), 0.00038744172f);
+    const float t14 = FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.031256888f,
+        0.033296973f), 0.03857638f), -0.04453632f), -0.010135852f), 0.015377827f), -0.00038045246f), -0.0010664599f),
+        7.0239716e-5f), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.017456122f,
+        0.022338223f), 0.0146922935f), -0.025431588f), 0.0010727342f), 0.0058846036f), -0.0010440369f),
+        -3.0391875e-5f), -6.0511557e-5f));
+    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.011036634f, 0.007966404f),
+        0.0024543772f), -0.0019869283f), 0.006965045f), -0.0035261707f), -0.0016034122f), 0.00042698326f);
+    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.010751766f,
+        0.008856835f), -0.035589077f), -0.00146714f), 0.027339133f), -0.007923896f), -0.0034080665f), 0.0018787985f),
+        -0.0002930619f);
+    const float t17 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.004402842f, 0.009468322f), 0.0077239256f), -0.035961438f), -0.0068138074f), 0.050231535f), 0.011267477f),
+        -0.044094082f), 0.0058710994f), 0.008383233f), -0.0017716417f);
+    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.0074728f, -0.020088252f), -0.021896396f), 0.06221382f), 0.025517695f), -0.067536354f),
+        -0.022584477f), 0.017771663f), 0.046567813f), -0.023962349f), -0.0074253804f), 0.0039024134f);
+    const float t19 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.008816928f, -0.0010876575f), 0.035946224f), 0.0043744147f), -0.062904276f),
+        -0.017026825f), 0.06772288f), 0.04682233f), -0.06864789f), -0.054550506f), 0.07660224f), -0.013455333f),
+        -0.004962899f);
+    const float t20 = FMA(t9, t14, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.039296955f, -0.033436842f), -0.06393033f), 0.05887456f), 0.020529976f), -0.023196915f), 0.000919777f),
+        0.0009629674f), 6.14751e-5f));
+    const float t21 = FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.020934366f,
+        -0.016659183f), -0.031078784f), 0.024724646f), 0.010973777f), -0.008852827f), -0.0003789332f), 0.0004052711f),
+        1.6426106e-5f), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.015298737f,
+        -0.016766813f), -0.01918526f), 0.022719799f), 0.005633392f), -0.008138354f), -0.00033510718f), 0.00083328836f),
+        -3.4862926e-5f));
+    // dmean_dvar, normalised
+    const float t22 = t11 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.01174268f, -0.011965206f), -0.0064948876f), 0.007368873f), -0.00012688168f),
+        -0.00035842592f), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.009267192f, 0.012747567f), 0.001886556f),
+        -0.0071711414f), 0.0014796606f), 0.00026489943f)), t15), t16), t13), t17), t18), t19), FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0045315484f,
+        -0.00314954f), -0.013305365f), 0.006854533f), 0.01703067f), 0.001899531f), -0.016311847f), -0.03261024f),
+        0.02280105f), 0.11184293f), -0.18927372f), 0.11498332f), -0.025291234f));
+    const float t23 = (t6 * t22) * grad_mean;
+    const float t24 = FMA(t9, t20, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.01691406f,
+        -0.0074218805f), -0.030923001f), 0.007827919f), 0.024605177f), -0.0063802022f), -0.0074555185f),
+        0.0031494757f), -0.00025134132f));
+    const float t25 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.0019898247f, -0.0017987002f), 0.007469971f), -0.0025174033f), -0.015694965f), 0.035134412f), -0.029216662f),
+        0.0122538805f), -0.007051265f), 0.0043260106f), -0.000948385f);
+    const float t26 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, -0.0010333983f, -0.001725149f), 0.005388591f), 0.010110365f), -0.012659812f), -0.024759559f),
+        0.02088595f), 0.045116626f), -0.07544791f), 0.045402586f), -0.01262869f), 0.0013546173f);
+    const float t27 = FMA(t9, FMA(t9, t21, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.025274556f, 0.014106711f), 0.040248908f), -0.017512979f), -0.020236956f), 0.0047871144f), 0.0043577882f),
+        -0.00038850502f), -0.00022383341f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.0060251937f, -0.026983f), -0.0026092285f), 0.06526701f), -0.025122928f), -0.042134844f),
+        0.0253501f), 0.0037467554f), -0.0040769796f), 0.000493772f));
+    const float t28 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.0041421694f, 0.005406193f), -0.01913798f), -0.008142444f), 0.034170356f), -0.010390645f),
+        -0.01197902f), 0.002171046f), 0.0040511866f), 0.0029330894f), -0.004296813f), 0.0010940235f);
+    const float t29 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.004875385f, 0.0033390902f), -0.018992756f), -0.023190606f), 0.028322449f), 0.06696551f),
+        -0.027189031f), -0.1266326f), 0.103837304f), 0.031201024f), -0.06671609f), 0.02813609f), -0.0039661373f);
+    // dvar_dmu, normalised
+    const float t30 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t9, t24, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.011972352f, 0.009839315f), 0.012483816f), -0.0010238094f), -0.012896147f),
+        -0.0044368743f), 0.012099678f), -0.0045993854f), 0.00047348184f)), t25), t26), FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.00083493325f, 0.0029978007f),
+        -0.0023383214f), -0.015420455f), 0.0010948908f), 0.04377921f), -0.003015969f), -0.11147169f), 0.14817947f),
+        -0.086725116f), 0.025004722f), -0.0029171563f));
+    const float t31 = t5 * t30;
+    const float t32 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.009161468f,
+        -0.003526779f), 0.03026071f), 0.0004644462f), -0.035317864f), 0.011205789f), 0.012037627f), -0.006205656f),
+        0.00018626305f);
+    const float t33 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.005116746f,
+        0.0039515705f), -0.016628873f), -0.010445346f), 0.021202845f), 0.022945687f), -0.030650541f), -0.00701172f),
+        0.014164869f), -0.0025512816f);
+    // dvar_dvar, normalised
+    const float t34 = FMA(t9, FMA(t9, FMA(t9, FMA(t9, t27, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, 0.0054603373f, 0.004870924f), -0.017322015f), 0.00025943728f), 0.0046411995f),
+        0.004520381f), -0.00017370505f), -0.003556991f), 0.001654293f), -0.0002895555f)), t28), t29), FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.003128944f,
+        -0.005587688f), 0.008538328f), 0.02559634f), -0.0030575113f), -0.058802392f), -0.014900972f), 0.11316062f),
+        -0.039597522f), -0.075695954f), 0.0786535f), -0.029144667f), 0.0039654397f));
+    const float t35 = FMA(t6 * t34, grad_var, t23);
+    // dmean_dmu, normalised
+    const float t36 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.00740387f, 0.0054651736f), 0.0072887475f), -0.0051140822f), -0.00085068226f), 0.0005089817f), FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.006445701f, -0.0067470646f), -0.004995795f), 0.0060478156f),
+        -0.00021842784f), -0.00048876356f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.006182781f,
+        0.0043803346f), 0.011511309f), -0.008291691f), -0.0046329717f), 0.0032676084f), -4.1675397e-5f)), t32), t33),
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0048104506f,
+        0.0070546386f), 0.023347188f), -0.018335037f), -0.05060944f), 0.019874318f), 0.068382025f), -0.038602013f),
+        -0.019300714f), 0.013016091f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.00079958094f, -0.0021168443f), -0.0058126333f), 0.0058921264f), 0.023471141f), -0.009137095f),
+        -0.09308357f), 0.15438741f), -0.096262805f), 0.02184444f));
+    const float t37 = FMA(t31, grad_var, (t2 * t36) * grad_mean);
+    *out_grad_mean = t37;
+    *out_grad_var = t35;
 }
 
 void sigmoid_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,160 +48,77 @@ static inline __attribute__((always_inline)) void sin_exact_forward_element(floa
                                                                             float *restrict out_mean,
                                                                             float *restrict out_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = 0.0f <= var;
-    const float c0 = 0x1.e86684p+19f;  // 1000244.12
-    const _Bool t2 = t0 <= c0;
-    const float c1 = 0x1.45f306p-1f;  // 0.636619747
-    const float t3 = mean * c1;
+    const _Bool t2 = t0 <= 1000244.1f;
+    const float t3 = mean * 0.63661975f;
     const _Bool t4 = mean == mean;
     const _Bool t5 = t1 & t2;
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t6 = t3 + c2;
-    const float t7 = t5 ? 1.0f : (-1.0f);
-    const float t8 = __builtin_sqrtf(t7);
-    const float t9 = t6 - c2;
-    const float t10 = -t9;
-    const float t11 = var * t8;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t12 = t9 * 0.25f;
-    const float t13 = c2 + t12;
-    const float t14 = t13 - c2;
-    const float t15 = 4.0f * t14;
-    const float t16 = t9 - t15;
-    const float c3 = 0x1.922p+0f;  // 1.57080078
-    const float t17 = __builtin_fmaf(t10, c3, mean);
-    const float c4 = -0x1.2cp-18f;  // -4.47034836e-06
-    const float t18 = __builtin_fmaf(t10, c4, t17);
-    const float c5 = 0x1.110b46p-26f;  // 1.58932547e-08
-    const float t19 = __builtin_fmaf(t10, c5, t18);
-    const float t20 = t19 * t19;
-    const float t21 = -t11;
-    const float t22 = t11 * (-0.5f);
-    const _Bool t23 = t11 < 0.5f;
-    const _Bool t24 = t11 == t11;
-    const _Bool t25 = t21 < (-150.0f);
-    const float t26 = t25 ? (-150.0f) : t21;
-    const float c6 = -0x1.98f252p-13f;  // -0.000195000917
-    const float c7 = 0x1.1105e8p-7f;  // 0.00833200291
-    const float t27 = __builtin_fmaf(t20, c6, c7);
-    const float c8 = -0x1.55553ep-3f;  // -0.166666493
-    const float t28 = __builtin_fmaf(t20, t27, c8);
-    const float t29 = __builtin_fmaf(t20, t28, 1.0f);
-    const float t30 = t19 * t29;
-    const float c9 = 0x1.98de5ap-16f;  // 2.43704653e-05
-    const float c10 = -0x1.6c06c2p-10f;  // -0.0013886505
-    const float t31 = __builtin_fmaf(t20, c9, c10);
-    const float c11 = 0x1.555538p-5f;  // 0.041666612
-    const float t32 = __builtin_fmaf(t20, t31, c11);
-    const float t33 = __builtin_fmaf(t20, t32, (-0.5f));
-    const float t34 = __builtin_fmaf(t20, t33, 1.0f);
-    const float t35 = t16 * t16;
-    const _Bool t36 = 1.0f == t35;
-    const float t37 = t36 ? t34 : t30;
-    const float t38 = __builtin_fabsf(t16);
-    const _Bool t39 = (-1.0f) == t16;
-    const _Bool t40 = t38 == 2.0f;
-    const _Bool t41 = t39 | t40;
-    const _Bool t42 = t22 < (-150.0f);
-    const float t43 = t42 ? (-150.0f) : t22;
-    const float t44 = t23 ? t11 : 0.5f;
-    const float t45 = t44 - 0.25f;
-    const float c12 = 0x1.715476p+0f;  // 1.44269502
-    const float t46 = __builtin_fmaf(t26, c12, c2);
-    const float t47 = __builtin_fmaf(c12, t43, c2);
-    const float c13 = -0x1.2607a4p-10f;  // -0.00112163485
-    const float c14 = 0x1.bcaf28p-8f;  // 0.00678534247
-    const float t48 = __builtin_fmaf(t45, c13, c14);
-    const float c15 = -0x1.17b27cp-5f;  // -0.0341427252
-    const float t49 = __builtin_fmaf(t45, t48, c15);
-    const float c16 = 0x1.1b4f9cp-3f;  // 0.138335437
-    const float t50 = __builtin_fmaf(t45, t49, c16);
-    const float c17 = -0x1.b228f4p-2f;  // -0.423984349
-    const float t51 = __builtin_fmaf(t45, t50, c17);
-    const float c18 = 0x1.c50418p-1f;  // 0.884796858
-    const float t52 = __builtin_fmaf(t45, t51, c18);
-    const float t53 = t44 * t52;
-    const float t54 = t46 - c2;
-    const uint32_t t55 = as_bits(t46);
-    const float c19 = -0x1.62e4p-1f;  // -0.693145752
-    const float t56 = __builtin_fmaf(t54, c19, t26);
-    const float c20 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t57 = t54 * c20;
-    const float t58 = t56 + t57;
-    const uint32_t t59 = (uint32_t)((int32_t)t55 >> 1u);
-    const uint32_t t60 = t55 + 1u;
-    const uint32_t t61 = t59 + 127u;
-    const uint32_t t62 = (uint32_t)((int32_t)t60 >> 1u);
-    const uint32_t t63 = t61 << 23u;
-    const uint32_t t64 = 127u + t62;
-    const float t65 = as_float(t63);
-    const uint32_t t66 = t64 << 23u;
-    const float t67 = as_float(t66);
-    const float t68 = t47 - c2;
-    const uint32_t t69 = as_bits(t47);
-    const float t70 = __builtin_fmaf(c19, t68, t43);
-    const float t71 = c20 * t68;
-    const float t72 = t70 + t71;
-    const uint32_t t73 = (uint32_t)((int32_t)t69 >> 1u);
-    const uint32_t t74 = 1u + t69;
-    const uint32_t t75 = 127u + t73;
-    const uint32_t t76 = (uint32_t)((int32_t)t74 >> 1u);
-    const uint32_t t77 = t75 << 23u;
-    const uint32_t t78 = 127u + t76;
-    const float t79 = as_float(t77);
-    const uint32_t t80 = t78 << 23u;
-    const float t81 = as_float(t80);
-    const float t82 = -t37;
-    const float t83 = t41 ? t82 : t37;
-    const float t84 = t83 * (-2.0f);
-    const float t85 = __builtin_fmaf(t83, t84, 1.0f);
-    const float c21 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c22 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t86 = __builtin_fmaf(t58, c21, c22);
-    const float c23 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t87 = __builtin_fmaf(t58, t86, c23);
-    const float c24 = 0x1.55549p-3f;  // 0.166665196
-    const float t88 = __builtin_fmaf(t58, t87, c24);
-    const float c25 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t89 = __builtin_fmaf(t58, t88, c25);
-    const float t90 = t58 * t58;
-    const float t91 = __builtin_fmaf(t89, t90, t58);
-    const float t92 = 1.0f + t91;
-    const float t93 = t25 ? 0.0f : t92;
-    const float t94 = t93 * t65;
-    const float t95 = t94 * t67;
-    const float t96 = __builtin_fmaf(t95, t85, 1.0f);
-    const float t97 = 1.0f - t95;
-    const float t98 = t23 ? t53 : t97;
-    const float t99 = t98 * t96;
-    const float t100 = 0.5f * t99;
-    const float t101 = __builtin_fmaf(c21, t72, c22);
-    const float t102 = __builtin_fmaf(t72, t101, c23);
-    const float t103 = __builtin_fmaf(t72, t102, c24);
-    const float t104 = __builtin_fmaf(t72, t103, c25);
-    const float t105 = t72 * t72;
-    const float t106 = __builtin_fmaf(t104, t105, t72);
-    const float t107 = 1.0f + t106;
-    const float t108 = t42 ? 0.0f : t107;
-    const float t109 = t108 * t79;
-    const float t110 = t109 * t81;
-    const float t111 = t83 * t110;
-    const float c26 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t112 = c26 < t111;
-    const float t113 = t112 ? c26 : t111;
-    const _Bool t114 = c26 < t100;
-    const float t115 = t114 ? c26 : t100;
-    const float c27 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t116 = t113 < c27;
-    const float t117 = t116 ? c27 : t113;
-    const float t118 = t4 ? t117 : mean;
-    const float t119 = t24 ? t118 : t11;
-    const _Bool t120 = t115 < c27;
-    const float t121 = t120 ? c27 : t115;
-    const float t122 = t4 ? t121 : mean;
-    const float t123 = t24 ? t122 : t11;
-    *out_mean = t119;
-    *out_var = t123;
+    const float t6 = t3 + 12582912.0f;
+    const float t7 = SQRT(t5 ? 1.0f : (-1.0f));
+    const float t8 = t6 - 12582912.0f;
+    const float t9 = -t8;
+    const float t10 = var * t7;  // NaN for a negative variance, and for |mean| > 1e+06
+    const float t11 = t8 - (4.0f * ((12582912.0f + (t8 * 0.25f)) - 12582912.0f));
+    const float t12 = FMA(t9, 1.5893255e-8f, FMA(t9, -4.4703484e-6f, FMA(t9, 1.5708008f, mean)));
+    const float t13 = t12 * t12;
+    const float t14 = -t10;
+    const float t15 = t10 * (-0.5f);
+    const _Bool t16 = t10 < 0.5f;
+    const _Bool t17 = t10 == t10;
+    const _Bool t18 = t14 < (-150.0f);
+    const float t19 = t18 ? (-150.0f) : t14;
+    const float t20 = t12 * FMA(t13, FMA(t13, FMA(t13, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
+    const float t21 = FMA(t13, FMA(t13, FMA(t13, FMA(t13, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
+    const float t22 = (1.0f == (t11 * t11)) ? t21 : t20;
+    const float t23 = ABS(t11);
+    const _Bool t24 = ((-1.0f) == t11) | (t23 == 2.0f);
+    const _Bool t25 = t15 < (-150.0f);
+    const float t26 = t25 ? (-150.0f) : t15;
+    const float t27 = t16 ? t10 : 0.5f;
+    const float t28 = t27 - 0.25f;
+    const float t29 = FMA(t19, 1.442695f, 12582912.0f);
+    const float t30 = FMA(1.442695f, t26, 12582912.0f);
+    const float t31 = t27 * FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0011216349f, 0.0067853425f),
+        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
+    const float t32 = t29 - 12582912.0f;
+    const uint32_t t33 = as_bits(t29);
+    const float t34 = FMA(t32, -0.69314575f, t19) + (t32 * (-1.4286068e-6f));
+    const uint32_t t35 = (uint32_t)((int32_t)t33 >> 1u);
+    const uint32_t t36 = t33 + 1u;
+    const uint32_t t37 = t35 + 127u;
+    const uint32_t t38 = (uint32_t)((int32_t)t36 >> 1u);
+    const uint32_t t39 = t37 << 23u;
+    const uint32_t t40 = 127u + t38;
+    const float t41 = as_float(t39);
+    const float t42 = as_float(t40 << 23u);
+    const float t43 = t30 - 12582912.0f;
+    const uint32_t t44 = as_bits(t30);
+    const float t45 = FMA(-0.69314575f, t43, t26) + ((-1.4286068e-6f) * t43);
+    const uint32_t t46 = (uint32_t)((int32_t)t44 >> 1u);
+    const uint32_t t47 = 1u + t44;
+    const uint32_t t48 = 127u + t46;
+    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
+    const uint32_t t50 = t48 << 23u;
+    const uint32_t t51 = 127u + t49;
+    const float t52 = as_float(t50);
+    const float t53 = as_float(t51 << 23u);
+    const float t54 = t24 ? (-t22) : t22;
+    const float t55 = FMA(t54, t54 * (-2.0f), 1.0f);
+    const float t56 = ((t18 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34))) * t41) * t42;
+    const float t57 = FMA(t56, t55, 1.0f);
+    const float t58 = 0.5f * ((t16 ? t31 : (1.0f - t56)) * t57);
+    const float t59 = t54 * (((t25 ? 0.0f : (1.0f + FMA(FMA(t45, FMA(t45, FMA(t45, FMA(0.0013814222f, t45,
+        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t45 * t45, t45))) * t52) * t53);
+    const float t60 = (3.4028234663852886e+38f < t59) ? 3.4028234663852886e+38f : t59;
+    const float t61 = (3.4028234663852886e+38f < t58) ? 3.4028234663852886e+38f : t58;
+    const float t62 = t17 ? (t4 ? ((t60 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t60) : mean) :
+        t10;
+    const float t63 = t17 ? (t4 ? ((t61 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t61) : mean) :
+        t10;
+    *out_mean = t62;
+    *out_var = t63;
 }
 
 void sin_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
@@ -218,180 +139,87 @@ static inline __attribute__((always_inline)) void sin_exact_backward_element(flo
                                                                              float *restrict out_grad_mean,
                                                                              float *restrict out_grad_var)
 {
-    const float t0 = __builtin_fabsf(mean);
+    const float t0 = ABS(mean);
     const _Bool t1 = 0.0f <= var;
-    const float c0 = 0x1.e86684p+19f;  // 1000244.12
-    const _Bool t2 = t0 <= c0;
-    const float c1 = 0x1.45f306p-1f;  // 0.636619747
-    const float t3 = mean * c1;
+    const _Bool t2 = t0 <= 1000244.1f;
+    const float t3 = mean * 0.63661975f;
     const _Bool t4 = t1 & t2;
-    const float c2 = 0x1.8p+23f;  // 12582912
-    const float t5 = t3 + c2;
-    const float t6 = t4 ? 1.0f : (-1.0f);
-    const float t7 = __builtin_sqrtf(t6);
-    const float t8 = t5 - c2;
-    const float t9 = -t8;
-    const float t10 = t8 * 0.25f;
-    const float t11 = c2 + t10;
-    const float t12 = t11 - c2;
-    const float t13 = 4.0f * t12;
-    const float t14 = t8 - t13;
-    const float c3 = 0x1.922p+0f;  // 1.57080078
-    const float t15 = __builtin_fmaf(t9, c3, mean);
-    const float c4 = -0x1.2cp-18f;  // -4.47034836e-06
-    const float t16 = __builtin_fmaf(t9, c4, t15);
-    const float c5 = 0x1.110b46p-26f;  // 1.58932547e-08
-    const float t17 = __builtin_fmaf(t9, c5, t16);
-    const float t18 = var * t7;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t19 = t17 * t17;
-    const float t20 = -t18;
-    const float t21 = t18 * (-0.5f);
-    const _Bool t22 = t18 < 0.5f;
-    const float t23 = t22 ? t18 : 0.5f;
-    const float c6 = -0x1.98f252p-13f;  // -0.000195000917
-    const float c7 = 0x1.1105e8p-7f;  // 0.00833200291
-    const float t24 = __builtin_fmaf(t19, c6, c7);
-    const float c8 = -0x1.55553ep-3f;  // -0.166666493
-    const float t25 = __builtin_fmaf(t19, t24, c8);
-    const float t26 = __builtin_fmaf(t19, t25, 1.0f);
-    const float t27 = t17 * t26;
-    const float c9 = 0x1.98de5ap-16f;  // 2.43704653e-05
-    const float c10 = -0x1.6c06c2p-10f;  // -0.0013886505
-    const float t28 = __builtin_fmaf(t19, c9, c10);
-    const float c11 = 0x1.555538p-5f;  // 0.041666612
-    const float t29 = __builtin_fmaf(t19, t28, c11);
-    const float t30 = __builtin_fmaf(t19, t29, (-0.5f));
-    const float t31 = __builtin_fmaf(t19, t30, 1.0f);
-    const _Bool t32 = t20 < (-150.0f);
-    const float t33 = t32 ? (-150.0f) : t20;
-    const float t34 = t14 * t14;
-    const _Bool t35 = 1.0f == t34;
-    const float t36 = __builtin_fabsf(t14);
-    const _Bool t37 = t36 == 2.0f;
-    const _Bool t38 = (-1.0f) == t14;
-    const _Bool t39 = 1.0f == t14;
-    const _Bool t40 = t38 | t37;
-    const _Bool t41 = t37 | t39;
-    const _Bool t42 = t21 < (-150.0f);
-    const float t43 = t42 ? (-150.0f) : t21;
-    const float t44 = t23 - 0.25f;
-    const float c12 = 0x1.715476p+0f;  // 1.44269502
-    const float t45 = __builtin_fmaf(t33, c12, c2);
-    const float c13 = -0x1.2607a4p-10f;  // -0.00112163485
-    const float c14 = 0x1.bcaf28p-8f;  // 0.00678534247
-    const float t46 = __builtin_fmaf(t44, c13, c14);
-    const float c15 = -0x1.17b27cp-5f;  // -0.0341427252
-    const float t47 = __builtin_fmaf(t44, t46, c15);
-    const float c16 = 0x1.1b4f9cp-3f;  // 0.138335437
-    const float t48 = __builtin_fmaf(t44, t47, c16);
-    const float c17 = -0x1.b228f4p-2f;  // -0.423984349
-    const float t49 = __builtin_fmaf(t44, t48, c17);
-    const float c18 = 0x1.c50418p-1f;  // 0.884796858
-    const float t50 = __builtin_fmaf(t44, t49, c18);
-    const float t51 = t23 * t50;
-    const float t52 = t45 - c2;
-    const uint32_t t53 = as_bits(t45);
-    const float c19 = -0x1.62e4p-1f;  // -0.693145752
-    const float t54 = __builtin_fmaf(t52, c19, t33);
-    const float c20 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t55 = t52 * c20;
-    const float t56 = t54 + t55;
-    const float t57 = __builtin_fmaf(c12, t43, c2);
-    const uint32_t t58 = (uint32_t)((int32_t)t53 >> 1u);
-    const uint32_t t59 = t53 + 1u;
-    const uint32_t t60 = t58 + 127u;
-    const uint32_t t61 = (uint32_t)((int32_t)t59 >> 1u);
-    const uint32_t t62 = t60 << 23u;
-    const uint32_t t63 = 127u + t61;
-    const float t64 = as_float(t62);
-    const uint32_t t65 = t63 << 23u;
-    const float t66 = as_float(t65);
-    const float t67 = t35 ? t31 : t27;
-    const float t68 = t35 ? t27 : t31;
-    const float t69 = t57 - c2;
-    const uint32_t t70 = as_bits(t57);
-    const float t71 = __builtin_fmaf(c19, t69, t43);
-    const float t72 = c20 * t69;
-    const float t73 = t71 + t72;
-    const float t74 = -t67;
-    const float t75 = t40 ? t74 : t67;
-    const uint32_t t76 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t77 = 1u + t70;
-    const uint32_t t78 = 127u + t76;
-    const uint32_t t79 = (uint32_t)((int32_t)t77 >> 1u);
-    const uint32_t t80 = t78 << 23u;
-    const uint32_t t81 = 127u + t79;
-    const float t82 = as_float(t80);
-    const uint32_t t83 = t81 << 23u;
-    const float t84 = as_float(t83);
-    const float t85 = -t68;
-    const float t86 = t41 ? t85 : t68;
-    const float c21 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c22 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t87 = __builtin_fmaf(t56, c21, c22);
-    const float c23 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t88 = __builtin_fmaf(t56, t87, c23);
-    const float c24 = 0x1.55549p-3f;  // 0.166665196
-    const float t89 = __builtin_fmaf(t56, t88, c24);
-    const float c25 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t90 = __builtin_fmaf(t56, t89, c25);
-    const float t91 = t56 * t56;
-    const float t92 = __builtin_fmaf(t90, t91, t56);
-    const float t93 = 1.0f + t92;
-    const float t94 = t32 ? 0.0f : t93;
-    const float t95 = t94 * t64;
-    const float t96 = t95 * t66;
-    const float t97 = t75 * (-2.0f);
-    const float t98 = __builtin_fmaf(t75, t97, 1.0f);
-    const float t99 = 2.0f * t75;
-    const float t100 = t86 * t99;
-    const float t101 = __builtin_fmaf(c21, t73, c22);
-    const float t102 = __builtin_fmaf(t73, t101, c23);
-    const float t103 = __builtin_fmaf(t73, t102, c24);
-    const float t104 = __builtin_fmaf(t73, t103, c25);
-    const float t105 = t73 * t73;
-    const float t106 = __builtin_fmaf(t104, t105, t73);
-    const float t107 = 1.0f + t106;
-    const float t108 = t42 ? 0.0f : t107;
-    const float t109 = t108 * t82;
-    const float t110 = t109 * t84;
-    const float t111 = t75 * t110;
-    const float t112 = t86 * t110;
-    const float t113 = (-0.5f) * t111;
-    const float t114 = 2.0f * t96;
-    const float t115 = t114 - 1.0f;
-    const float t116 = __builtin_fmaf(t98, t115, 1.0f);
-    const float t117 = t96 * t116;
-    const float t118 = 0.5f * t117;
-    const float t119 = 1.0f - t96;
-    const float t120 = t22 ? t51 : t119;
-    const float t121 = t96 * t120;
-    const float t122 = t100 * t121;
-    const float t123 = -t122;
-    const float c26 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t124 = c26 < t112;
-    const float t125 = t124 ? c26 : t112;
-    const _Bool t126 = c26 < t113;
-    const float t127 = t126 ? c26 : t113;
-    const _Bool t128 = c26 < t123;
-    const float t129 = t128 ? c26 : t123;
-    const float c27 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t130 = t125 < c27;
-    const float t131 = t130 ? c27 : t125;
-    const float t132 = t131 * grad_mean;
-    const _Bool t133 = c26 < t118;
-    const float t134 = t133 ? c26 : t118;
-    const _Bool t135 = t127 < c27;
-    const float t136 = t135 ? c27 : t127;
-    const float t137 = t136 * grad_mean;
-    const _Bool t138 = t129 < c27;
-    const float t139 = t138 ? c27 : t129;
-    const float t140 = __builtin_fmaf(t139, grad_var, t132);
-    const _Bool t141 = t134 < c27;
-    const float t142 = t141 ? c27 : t134;
-    const float t143 = __builtin_fmaf(t142, grad_var, t137);
-    *out_grad_mean = t140;
-    *out_grad_var = t143;
+    const float t5 = t3 + 12582912.0f;
+    const float t6 = SQRT(t4 ? 1.0f : (-1.0f));
+    const float t7 = t5 - 12582912.0f;
+    const float t8 = -t7;
+    const float t9 = t7 - (4.0f * ((12582912.0f + (t7 * 0.25f)) - 12582912.0f));
+    const float t10 = FMA(t8, 1.5893255e-8f, FMA(t8, -4.4703484e-6f, FMA(t8, 1.5708008f, mean)));
+    const float t11 = var * t6;  // NaN for a negative variance, and for |mean| > 1e+06
+    const float t12 = t10 * t10;
+    const float t13 = -t11;
+    const float t14 = t11 * (-0.5f);
+    const _Bool t15 = t11 < 0.5f;
+    const float t16 = t15 ? t11 : 0.5f;
+    const float t17 = t10 * FMA(t12, FMA(t12, FMA(t12, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
+    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
+    const _Bool t19 = t13 < (-150.0f);
+    const float t20 = t19 ? (-150.0f) : t13;
+    const _Bool t21 = 1.0f == (t9 * t9);
+    const _Bool t22 = ABS(t9) == 2.0f;
+    const _Bool t23 = (-1.0f) == t9;
+    const _Bool t24 = 1.0f == t9;
+    const _Bool t25 = t23 | t22;
+    const _Bool t26 = t22 | t24;
+    const _Bool t27 = t14 < (-150.0f);
+    const float t28 = t27 ? (-150.0f) : t14;
+    const float t29 = t16 - 0.25f;
+    const float t30 = FMA(t20, 1.442695f, 12582912.0f);
+    const float t31 = t16 * FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.0011216349f, 0.0067853425f),
+        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
+    const float t32 = t30 - 12582912.0f;
+    const uint32_t t33 = as_bits(t30);
+    const float t34 = FMA(t32, -0.69314575f, t20) + (t32 * (-1.4286068e-6f));
+    const float t35 = FMA(1.442695f, t28, 12582912.0f);
+    const uint32_t t36 = (uint32_t)((int32_t)t33 >> 1u);
+    const uint32_t t37 = t33 + 1u;
+    const uint32_t t38 = t36 + 127u;
+    const uint32_t t39 = (uint32_t)((int32_t)t37 >> 1u);
+    const uint32_t t40 = t38 << 23u;
+    const uint32_t t41 = 127u + t39;
+    const float t42 = as_float(t40);
+    const float t43 = as_float(t41 << 23u);
+    const float t44 = t21 ? t18 : t17;
+    const float t45 = t21 ? t17 : t18;
+    const float t46 = t35 - 12582912.0f;
+    const uint32_t t47 = as_bits(t35);
+    const float t48 = FMA(-0.69314575f, t46, t28) + ((-1.4286068e-6f) * t46);
+    const float t49 = t25 ? (-t44) : t44;
+    const uint32_t t50 = (uint32_t)((int32_t)t47 >> 1u);
+    const uint32_t t51 = 1u + t47;
+    const uint32_t t52 = 127u + t50;
+    const uint32_t t53 = (uint32_t)((int32_t)t51 >> 1u);
+    const uint32_t t54 = t52 << 23u;
+    const uint32_t t55 = 127u + t53;
+    const float t56 = as_float(t54);
+    const float t57 = as_float(t55 << 23u);
+    const float t58 = t26 ? (-t45) : t45;
+    const float t59 = ((t19 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34))) * t42) * t43;
+    const float t60 = FMA(t49, t49 * (-2.0f), 1.0f);
+    const float t61 = t58 * (2.0f * t49);
+    const float t62 = ((t27 ? 0.0f : (1.0f + FMA(FMA(t48, FMA(t48, FMA(t48, FMA(0.0013814222f, t48, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t48 * t48, t48))) * t56) * t57;
+    const float t63 = t49 * t62;
+    const float t64 = t58 * t62;
+    const float t65 = (-0.5f) * t63;
+    const float t66 = 0.5f * (t59 * FMA(t60, (2.0f * t59) - 1.0f, 1.0f));
+    const float t67 = -(t61 * (t59 * (t15 ? t31 : (1.0f - t59))));
+    const float t68 = (3.4028234663852886e+38f < t64) ? 3.4028234663852886e+38f : t64;
+    const float t69 = (3.4028234663852886e+38f < t65) ? 3.4028234663852886e+38f : t65;
+    const float t70 = (3.4028234663852886e+38f < t67) ? 3.4028234663852886e+38f : t67;
+    const float t71 = ((t68 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t68) * grad_mean;
+    const float t72 = (3.4028234663852886e+38f < t66) ? 3.4028234663852886e+38f : t66;
+    const float t73 = ((t69 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t69) * grad_mean;
+    const float t74 = FMA((t70 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t70, grad_var, t71);
+    const float t75 = FMA((t72 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t72, grad_var, t73);
+    *out_grad_mean = t74;
+    *out_grad_var = t75;
 }
 
 void sin_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -26,159 +26,58 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def sin_exact_forward(mean, var):
-    c0 = tl.full((), 0.6366197466850281, tl.float32)
-    t0 = mean * c0
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t1 = t0 + c1
-    t2 = t1 - c1
-    t3 = t2 * -1.0
-    c2 = tl.full((), 1.57080078125, tl.float32)
-    t4 = tl.fma(t3, c2, mean)
-    c3 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t5 = tl.fma(t3, c3, t4)
-    c4 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t6 = tl.fma(t3, c4, t5)
-    t7 = t6 * t6
-    c5 = tl.full((), -0.00019500091730151325, tl.float32)
-    c6 = tl.full((), 0.00833200290799141, tl.float32)
-    t8 = tl.fma(t7, c5, c6)
-    c7 = tl.full((), -0.16666649281978607, tl.float32)
-    t9 = tl.fma(t7, t8, c7)
-    t10 = tl.fma(t7, t9, 1.0)
-    t11 = t6 * t10
-    c8 = tl.full((), 2.4370465325773694e-05, tl.float32)
-    c9 = tl.full((), -0.0013886505039408803, tl.float32)
-    t12 = tl.fma(t7, c8, c9)
-    c10 = tl.full((), 0.04166661202907562, tl.float32)
-    t13 = tl.fma(t7, t12, c10)
-    t14 = tl.fma(t7, t13, -0.5)
-    t15 = tl.fma(t7, t14, 1.0)
-    t16 = t2 * 0.25
-    t17 = c1 + t16
-    t18 = t17 - c1
-    t19 = 4.0 * t18
-    t20 = t2 - t19
-    t21 = t20 * t20
-    t22 = 1.0 == t21
-    t23 = tl.where(t22, t15, t11)
-    t24 = t23 * -1.0
-    t25 = -1.0 == t20
-    t26 = tl.abs(t20)
-    t27 = t26 == 2.0
-    t28 = t25 | t27
-    t29 = tl.where(t28, t24, t23)
-    t30 = 0.0 <= var
-    t31 = tl.abs(mean)
-    c11 = tl.full((), 1000244.125, tl.float32)
-    t32 = t31 <= c11
-    t33 = t30 & t32
-    t34 = tl.where(t33, 1.0, -1.0)
-    t35 = tl.sqrt_rn(t34)
-    t36 = var * t35  # NaN for a negative variance, and for |mean| > 1e+06
-    t37 = t36 * -0.5
-    t38 = t37 < -150.0
-    t39 = tl.where(t38, -150.0, t37)
-    c12 = tl.full((), 1.4426950216293335, tl.float32)
-    t40 = tl.fma(c12, t39, c1)
-    t41 = t40 - c1
-    c13 = tl.full((), -0.693145751953125, tl.float32)
-    t42 = tl.fma(c13, t41, t39)
-    c14 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t43 = c14 * t41
-    t44 = t42 + t43
-    c15 = tl.full((), 0.001381422160193324, tl.float32)
-    c16 = tl.full((), 0.00836889911442995, tl.float32)
-    t45 = tl.fma(c15, t44, c16)
-    c17 = tl.full((), 0.04166840389370918, tl.float32)
-    t46 = tl.fma(t44, t45, c17)
-    c18 = tl.full((), 0.1666651964187622, tl.float32)
-    t47 = tl.fma(t44, t46, c18)
-    c19 = tl.full((), 0.4999999403953552, tl.float32)
-    t48 = tl.fma(t44, t47, c19)
-    t49 = t44 * t44
-    t50 = tl.fma(t48, t49, t44)
-    t51 = 1.0 + t50
-    t52 = tl.where(t38, 0.0, t51)
-    t53 = t40.to(tl.int32, bitcast=True)
-    t54 = t53 >> 1
-    t55 = 127 + t54
-    t56 = t55 << 23
-    t57 = t56.to(tl.float32, bitcast=True)
-    t58 = t52 * t57
-    t59 = 1 + t53
-    t60 = t59 >> 1
-    t61 = 127 + t60
-    t62 = t61 << 23
-    t63 = t62.to(tl.float32, bitcast=True)
-    t64 = t58 * t63
-    t65 = t29 * t64
-    c20 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t66 = c20 < t65
-    t67 = tl.where(t66, c20, t65)
-    c21 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t68 = t67 < c21
-    t69 = tl.where(t68, c21, t67)
-    t70 = mean == mean
-    t71 = tl.where(t70, t69, mean)
-    t72 = t36 == t36
-    t73 = tl.where(t72, t71, t36)
-    t74 = t29 * -2.0
-    t75 = tl.fma(t29, t74, 1.0)
-    t76 = t36 * -1.0
-    t77 = t76 < -150.0
-    t78 = tl.where(t77, -150.0, t76)
-    t79 = tl.fma(t78, c12, c1)
-    t80 = t79 - c1
-    t81 = tl.fma(t80, c13, t78)
-    t82 = t80 * c14
-    t83 = t81 + t82
-    t84 = tl.fma(t83, c15, c16)
-    t85 = tl.fma(t83, t84, c17)
-    t86 = tl.fma(t83, t85, c18)
-    t87 = tl.fma(t83, t86, c19)
-    t88 = t83 * t83
-    t89 = tl.fma(t87, t88, t83)
-    t90 = 1.0 + t89
-    t91 = tl.where(t77, 0.0, t90)
-    t92 = t79.to(tl.int32, bitcast=True)
-    t93 = t92 >> 1
-    t94 = t93 + 127
-    t95 = t94 << 23
-    t96 = t95.to(tl.float32, bitcast=True)
-    t97 = t91 * t96
-    t98 = t92 + 1
-    t99 = t98 >> 1
-    t100 = 127 + t99
-    t101 = t100 << 23
-    t102 = t101.to(tl.float32, bitcast=True)
-    t103 = t97 * t102
-    t104 = tl.fma(t103, t75, 1.0)
-    t105 = 1.0 - t103
-    t106 = t36 < 0.5
-    t107 = tl.where(t106, t36, 0.5)
-    t108 = t107 - 0.25
-    c22 = tl.full((), -0.0011216348502784967, tl.float32)
-    c23 = tl.full((), 0.0067853424698114395, tl.float32)
-    t109 = tl.fma(t108, c22, c23)
-    c24 = tl.full((), -0.03414272516965866, tl.float32)
-    t110 = tl.fma(t108, t109, c24)
-    c25 = tl.full((), 0.1383354365825653, tl.float32)
-    t111 = tl.fma(t108, t110, c25)
-    c26 = tl.full((), -0.4239843487739563, tl.float32)
-    t112 = tl.fma(t108, t111, c26)
-    c27 = tl.full((), 0.8847968578338623, tl.float32)
-    t113 = tl.fma(t108, t112, c27)
-    t114 = t107 * t113
-    t115 = tl.where(t106, t114, t105)
-    t116 = t115 * t104
-    t117 = 0.5 * t116
-    t118 = c20 < t117
-    t119 = tl.where(t118, c20, t117)
-    t120 = t119 < c21
-    t121 = tl.where(t120, c21, t119)
-    t122 = tl.where(t70, t121, mean)
-    t123 = tl.where(t72, t122, t36)
-    return (t73, t123)
+    t0 = ((mean * 0.63661975) + 12582912.0) - 12582912.0
+    t1 = t0 * -1.0
+    t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
+    t3 = t2 * t2
+    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
+    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
+    t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
+    t7 = tl.where(1.0 == (t6 * t6), t5, t4)
+    t8 = t7 * -1.0
+    t9 = tl.where(((-1.0) == t6) | (tl.abs(t6) == 2.0), t8, t7)
+    # NaN for a negative variance, and for |mean| > 1e+06
+    t10 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t11 = t10 * (-0.5)
+    t12 = t11 < (-150.0)
+    t13 = tl.where(t12, -150.0, t11)
+    t14 = tl.fma(1.442695, t13, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(-0.69314575, t15, t13) + ((-1.4286068e-6) * t15)
+    t17 = (tl.where(t12, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(0.0013814222, t16, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
+    t18 = t14.to(tl.int32, bitcast=True)
+    t19 = (t9 * ((t17 * (((127 + (t18 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t18) >> 1)) <<
+        23).to(tl.float32, bitcast=True))))
+    t20 = tl.where(3.4028234663852886e+38 < t19, 3.4028234663852886e+38, t19)
+    t21 = tl.where(t20 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t20)
+    t22 = mean == mean
+    t23 = tl.where(t22, t21, mean)
+    t24 = t10 == t10
+    t25 = tl.where(t24, t23, t10)
+    t26 = tl.fma(t9, t9 * (-2.0), 1.0)
+    t27 = t10 * -1.0
+    t28 = t27 < (-150.0)
+    t29 = tl.where(t28, -150.0, t27)
+    t30 = tl.fma(t29, 1.442695, 12582912.0)
+    t31 = t30 - 12582912.0
+    t32 = tl.fma(t31, -0.69314575, t29) + (t31 * (-1.4286068e-6))
+    t33 = (tl.where(t28, 0.0, 1.0 + tl.fma(tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t32 * t32, t32)))
+    t34 = t30.to(tl.int32, bitcast=True)
+    t35 = ((t33 * ((((t34 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t34 + 1) >> 1)) <<
+        23).to(tl.float32, bitcast=True)))
+    t36 = tl.fma(t35, t26, 1.0)
+    t37 = 1.0 - t35
+    t38 = t10 < 0.5
+    t39 = tl.where(t38, t10, 0.5)
+    t40 = t39 - 0.25
+    t41 = (0.5 * (tl.where(t38, t39 * tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, -0.0011216349,
+        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t37) * t36))
+    t42 = tl.where(3.4028234663852886e+38 < t41, 3.4028234663852886e+38, t41)
+    t43 = (tl.where(t24, tl.where(t22, tl.where(t42 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t42), mean),
+        t10))
+    return (t25, t43)
 
 
 @triton.jit
@@ -194,179 +93,64 @@ def sin_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def sin_exact_backward(mean, var, grad_mean, grad_var):
-    c0 = tl.full((), 0.6366197466850281, tl.float32)
-    t0 = mean * c0
-    c1 = tl.full((), 12582912.0, tl.float32)
-    t1 = t0 + c1
-    t2 = t1 - c1
-    t3 = t2 * -1.0
-    c2 = tl.full((), 1.57080078125, tl.float32)
-    t4 = tl.fma(t3, c2, mean)
-    c3 = tl.full((), -4.470348358154297e-06, tl.float32)
-    t5 = tl.fma(t3, c3, t4)
-    c4 = tl.full((), 1.5893254712295857e-08, tl.float32)
-    t6 = tl.fma(t3, c4, t5)
-    t7 = t6 * t6
-    c5 = tl.full((), -0.00019500091730151325, tl.float32)
-    c6 = tl.full((), 0.00833200290799141, tl.float32)
-    t8 = tl.fma(t7, c5, c6)
-    c7 = tl.full((), -0.16666649281978607, tl.float32)
-    t9 = tl.fma(t7, t8, c7)
-    t10 = tl.fma(t7, t9, 1.0)
-    t11 = t6 * t10
-    c8 = tl.full((), 2.4370465325773694e-05, tl.float32)
-    c9 = tl.full((), -0.0013886505039408803, tl.float32)
-    t12 = tl.fma(t7, c8, c9)
-    c10 = tl.full((), 0.04166661202907562, tl.float32)
-    t13 = tl.fma(t7, t12, c10)
-    t14 = tl.fma(t7, t13, -0.5)
-    t15 = tl.fma(t7, t14, 1.0)
-    t16 = t2 * 0.25
-    t17 = c1 + t16
-    t18 = t17 - c1
-    t19 = 4.0 * t18
-    t20 = t2 - t19
-    t21 = t20 * t20
-    t22 = 1.0 == t21
-    t23 = tl.where(t22, t11, t15)
-    t24 = t23 * -1.0
-    t25 = tl.abs(t20)
-    t26 = t25 == 2.0
-    t27 = 1.0 == t20
-    t28 = t26 | t27
-    t29 = tl.where(t28, t24, t23)
-    t30 = tl.where(t22, t15, t11)
-    t31 = t30 * -1.0
-    t32 = -1.0 == t20
-    t33 = t32 | t26
-    t34 = tl.where(t33, t31, t30)
-    t35 = 2.0 * t34
-    t36 = t29 * t35
-    t37 = 0.0 <= var
-    t38 = tl.abs(mean)
-    c11 = tl.full((), 1000244.125, tl.float32)
-    t39 = t38 <= c11
-    t40 = t37 & t39
-    t41 = tl.where(t40, 1.0, -1.0)
-    t42 = tl.sqrt_rn(t41)
-    t43 = var * t42  # NaN for a negative variance, and for |mean| > 1e+06
-    t44 = t43 * -1.0
-    t45 = t44 < -150.0
-    t46 = tl.where(t45, -150.0, t44)
-    c12 = tl.full((), 1.4426950216293335, tl.float32)
-    t47 = tl.fma(t46, c12, c1)
-    t48 = t47 - c1
-    c13 = tl.full((), -0.693145751953125, tl.float32)
-    t49 = tl.fma(t48, c13, t46)
-    c14 = tl.full((), -1.428606765330187e-06, tl.float32)
-    t50 = t48 * c14
-    t51 = t49 + t50
-    c15 = tl.full((), 0.001381422160193324, tl.float32)
-    c16 = tl.full((), 0.00836889911442995, tl.float32)
-    t52 = tl.fma(t51, c15, c16)
-    c17 = tl.full((), 0.04166840389370918, tl.float32)
-    t53 = tl.fma(t51, t52, c17)
-    c18 = tl.full((), 0.1666651964187622, tl.float32)
-    t54 = tl.fma(t51, t53, c18)
-    c19 = tl.full((), 0.4999999403953552, tl.float32)
-    t55 = tl.fma(t51, t54, c19)
-    t56 = t51 * t51
-    t57 = tl.fma(t55, t56, t51)
-    t58 = 1.0 + t57
-    t59 = tl.where(t45, 0.0, t58)
-    t60 = t47.to(tl.int32, bitcast=True)
-    t61 = t60 >> 1
-    t62 = t61 + 127
-    t63 = t62 << 23
-    t64 = t63.to(tl.float32, bitcast=True)
-    t65 = t59 * t64
-    t66 = t60 + 1
-    t67 = t66 >> 1
-    t68 = 127 + t67
-    t69 = t68 << 23
-    t70 = t69.to(tl.float32, bitcast=True)
-    t71 = t65 * t70
-    t72 = 1.0 - t71
-    t73 = t43 < 0.5
-    t74 = tl.where(t73, t43, 0.5)
-    t75 = t74 - 0.25
-    c20 = tl.full((), -0.0011216348502784967, tl.float32)
-    c21 = tl.full((), 0.0067853424698114395, tl.float32)
-    t76 = tl.fma(t75, c20, c21)
-    c22 = tl.full((), -0.03414272516965866, tl.float32)
-    t77 = tl.fma(t75, t76, c22)
-    c23 = tl.full((), 0.1383354365825653, tl.float32)
-    t78 = tl.fma(t75, t77, c23)
-    c24 = tl.full((), -0.4239843487739563, tl.float32)
-    t79 = tl.fma(t75, t78, c24)
-    c25 = tl.full((), 0.8847968578338623, tl.float32)
-    t80 = tl.fma(t75, t79, c25)
-    t81 = t74 * t80
-    t82 = tl.where(t73, t81, t72)
-    t83 = t71 * t82
-    t84 = t36 * t83
-    t85 = t84 * -1.0
-    c26 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t86 = c26 < t85
-    t87 = tl.where(t86, c26, t85)
-    c27 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t88 = t87 < c27
-    t89 = tl.where(t88, c27, t87)
-    t90 = t43 * -0.5
-    t91 = t90 < -150.0
-    t92 = tl.where(t91, -150.0, t90)
-    t93 = tl.fma(c12, t92, c1)
-    t94 = t93 - c1
-    t95 = tl.fma(c13, t94, t92)
-    t96 = c14 * t94
-    t97 = t95 + t96
-    t98 = tl.fma(c15, t97, c16)
-    t99 = tl.fma(t97, t98, c17)
-    t100 = tl.fma(t97, t99, c18)
-    t101 = tl.fma(t97, t100, c19)
-    t102 = t97 * t97
-    t103 = tl.fma(t101, t102, t97)
-    t104 = 1.0 + t103
-    t105 = tl.where(t91, 0.0, t104)
-    t106 = t93.to(tl.int32, bitcast=True)
-    t107 = t106 >> 1
-    t108 = 127 + t107
-    t109 = t108 << 23
-    t110 = t109.to(tl.float32, bitcast=True)
-    t111 = t105 * t110
-    t112 = 1 + t106
-    t113 = t112 >> 1
-    t114 = 127 + t113
-    t115 = t114 << 23
-    t116 = t115.to(tl.float32, bitcast=True)
-    t117 = t111 * t116
-    t118 = t29 * t117
-    t119 = c26 < t118
-    t120 = tl.where(t119, c26, t118)
-    t121 = t120 < c27
-    t122 = tl.where(t121, c27, t120)
-    t123 = t122 * grad_mean
-    t124 = tl.fma(t89, grad_var, t123)
-    t125 = t34 * -2.0
-    t126 = tl.fma(t34, t125, 1.0)
-    t127 = 2.0 * t71
-    t128 = t127 - 1.0
-    t129 = tl.fma(t126, t128, 1.0)
-    t130 = t71 * t129
-    t131 = 0.5 * t130
-    t132 = c26 < t131
-    t133 = tl.where(t132, c26, t131)
-    t134 = t133 < c27
-    t135 = tl.where(t134, c27, t133)
-    t136 = t34 * t117
-    t137 = -0.5 * t136
-    t138 = c26 < t137
-    t139 = tl.where(t138, c26, t137)
-    t140 = t139 < c27
-    t141 = tl.where(t140, c27, t139)
-    t142 = t141 * grad_mean
-    t143 = tl.fma(t135, grad_var, t142)
-    return (t124, t143)
+    t0 = ((mean * 0.63661975) + 12582912.0) - 12582912.0
+    t1 = t0 * -1.0
+    t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
+    t3 = t2 * t2
+    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
+    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
+    t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
+    t7 = 1.0 == (t6 * t6)
+    t8 = tl.where(t7, t4, t5)
+    t9 = t8 * -1.0
+    t10 = tl.abs(t6) == 2.0
+    t11 = tl.where(t10 | (1.0 == t6), t9, t8)
+    t12 = tl.where(t7, t5, t4)
+    t13 = t12 * -1.0
+    t14 = tl.where(((-1.0) == t6) | t10, t13, t12)
+    t15 = t11 * (2.0 * t14)
+    # NaN for a negative variance, and for |mean| > 1e+06
+    t16 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t17 = t16 * -1.0
+    t18 = t17 < (-150.0)
+    t19 = tl.where(t18, -150.0, t17)
+    t20 = tl.fma(t19, 1.442695, 12582912.0)
+    t21 = t20 - 12582912.0
+    t22 = tl.fma(t21, -0.69314575, t19) + (t21 * (-1.4286068e-6))
+    t23 = (tl.where(t18, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
+    t24 = t20.to(tl.int32, bitcast=True)
+    t25 = ((t23 * ((((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t24 + 1) >> 1)) <<
+        23).to(tl.float32, bitcast=True)))
+    t26 = 1.0 - t25
+    t27 = t16 < 0.5
+    t28 = tl.where(t27, t16, 0.5)
+    t29 = t28 - 0.25
+    t30 = ((t15 * (t25 * tl.where(t27, t28 * tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, -0.0011216349,
+        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t26))) * -1.0)
+    t31 = tl.where(3.4028234663852886e+38 < t30, 3.4028234663852886e+38, t30)
+    t32 = tl.where(t31 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t31)
+    t33 = t16 * (-0.5)
+    t34 = t33 < (-150.0)
+    t35 = tl.where(t34, -150.0, t33)
+    t36 = tl.fma(1.442695, t35, 12582912.0)
+    t37 = t36 - 12582912.0
+    t38 = tl.fma(-0.69314575, t37, t35) + ((-1.4286068e-6) * t37)
+    t39 = (tl.where(t34, 0.0, 1.0 + tl.fma(tl.fma(t38, tl.fma(t38, tl.fma(t38, tl.fma(0.0013814222, t38, 0.008368899),
+        0.041668404), 0.1666652), 0.49999994), t38 * t38, t38)))
+    t40 = t36.to(tl.int32, bitcast=True)
+    t41 = ((t39 * (((127 + (t40 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t40) >> 1)) <<
+        23).to(tl.float32, bitcast=True)))
+    t42 = t11 * t41
+    t43 = tl.where(3.4028234663852886e+38 < t42, 3.4028234663852886e+38, t42)
+    t44 = tl.fma(t32, grad_var, tl.where(t43 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t43) * grad_mean)
+    t45 = 0.5 * (t25 * tl.fma(tl.fma(t14, t14 * (-2.0), 1.0), (2.0 * t25) - 1.0, 1.0))
+    t46 = tl.where(3.4028234663852886e+38 < t45, 3.4028234663852886e+38, t45)
+    t47 = tl.where(t46 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t46)
+    t48 = (-0.5) * (t14 * t41)
+    t49 = tl.where(3.4028234663852886e+38 < t48, 3.4028234663852886e+38, t48)
+    t50 = tl.fma(t47, grad_var, tl.where(t49 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t49) * grad_mean)
+    return (t44, t50)
 
 
 @triton.jit

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -47,36 +51,21 @@ static inline __attribute__((always_inline)) void square_exact_forward_element(f
     const _Bool t0 = 0.0f <= var;
     const float t1 = mean * mean;
     const _Bool t2 = mean == mean;
-    const float t3 = t0 ? 1.0f : (-1.0f);
-    const float t4 = __builtin_sqrtf(t3);
-    const float t5 = var * t4;  // NaN for a negative variance
-    const float t6 = __builtin_sqrtf(t5);
-    const float t7 = t5 * 0.5f;
-    const float t8 = __builtin_fmaf(2.0f, t7, t1);
-    const _Bool t9 = t5 == t5;
-    const float c0 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t10 = c0 < t8;
-    const float t11 = t10 ? c0 : t8;
-    const float c1 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t12 = t11 < c1;
-    const float t13 = t12 ? c1 : t11;
-    const float t14 = t2 ? t13 : mean;
-    const float t15 = t9 ? t14 : t5;
-    const float t16 = t6 * t6;
-    const float t17 = t6 * 2.0f;
-    const float t18 = t16 * 2.0f;
-    const float t19 = mean * t17;
-    const float t20 = t18 * 0.5f;
-    const float t21 = t18 * t20;
-    const float t22 = __builtin_fmaf(t19, t19, t21);
-    const _Bool t23 = c0 < t22;
-    const float t24 = t23 ? c0 : t22;
-    const _Bool t25 = t24 < c1;
-    const float t26 = t25 ? c1 : t24;
-    const float t27 = t2 ? t26 : mean;
-    const float t28 = t9 ? t27 : t5;
-    *out_mean = t15;
-    *out_var = t28;
+    const float t3 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
+    const float t4 = SQRT(t3);
+    const float t5 = FMA(2.0f, t3 * 0.5f, t1);
+    const _Bool t6 = t3 == t3;
+    const float t7 = (3.4028234663852886e+38f < t5) ? 3.4028234663852886e+38f : t5;
+    const float t8 = t6 ? (t2 ? ((t7 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t7) : mean) : t3;
+    const float t9 = t4 * t4;
+    const float t10 = t4 * 2.0f;
+    const float t11 = t9 * 2.0f;
+    const float t12 = mean * t10;
+    const float t13 = FMA(t12, t12, t11 * (t11 * 0.5f));
+    const float t14 = (3.4028234663852886e+38f < t13) ? 3.4028234663852886e+38f : t13;
+    const float t15 = t6 ? (t2 ? ((t14 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t14) : mean) : t3;
+    *out_mean = t8;
+    *out_var = t15;
 }
 
 void square_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -100,34 +89,23 @@ static inline __attribute__((always_inline)) void square_exact_backward_element(
     const _Bool t0 = 0.0f <= var;
     const float t1 = mean * 2.0f;
     const float t2 = t0 ? 1.0f : (-1.0f);
-    const float c0 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t3 = c0 < t1;
-    const float t4 = __builtin_sqrtf(t2);
-    const float t5 = t3 ? c0 : t1;
-    const float c1 = -0x1.fffffep+127f;  // -3.40282347e+38
-    const _Bool t6 = t5 < c1;
-    const float t7 = t6 ? c1 : t5;
-    const float t8 = t7 * grad_mean;
-    const float t9 = var * t4;  // NaN for a negative variance
-    const float t10 = __builtin_sqrtf(t9);
-    const float t11 = t10 * 2.0f;
-    const float t12 = mean * t11;
-    const float t13 = t11 * t12;
-    const float t14 = t11 * t11;
-    const float t15 = __builtin_fmaf(t1, t1, t14);
-    const float t16 = 2.0f * t13;
-    const _Bool t17 = c0 < t15;
-    const float t18 = t17 ? c0 : t15;
-    const _Bool t19 = c0 < t16;
-    const float t20 = t19 ? c0 : t16;
-    const _Bool t21 = t18 < c1;
-    const float t22 = t21 ? c1 : t18;
-    const _Bool t23 = t20 < c1;
-    const float t24 = t23 ? c1 : t20;
-    const float t25 = __builtin_fmaf(t22, grad_var, grad_mean);
-    const float t26 = __builtin_fmaf(t24, grad_var, t8);
-    *out_grad_mean = t26;
-    *out_grad_var = t25;
+    const _Bool t3 = 3.4028234663852886e+38f < t1;
+    const float t4 = SQRT(t2);
+    const float t5 = t3 ? 3.4028234663852886e+38f : t1;
+    const float t6 = ((t5 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t5) * grad_mean;
+    const float t7 = var * t4;  // NaN for a negative variance
+    const float t8 = SQRT(t7) * 2.0f;
+    const float t9 = t8 * (mean * t8);
+    const float t10 = FMA(t1, t1, t8 * t8);
+    const float t11 = 2.0f * t9;
+    const float t12 = (3.4028234663852886e+38f < t10) ? 3.4028234663852886e+38f : t10;
+    const float t13 = (3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11;
+    const float t14 = (t12 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t12;
+    const float t15 = (t13 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t13;
+    const float t16 = FMA(t14, grad_var, grad_mean);
+    const float t17 = FMA(t15, grad_var, t6);
+    *out_grad_mean = t17;
+    *out_grad_var = t16;
 }
 
 void square_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

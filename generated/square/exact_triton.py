@@ -34,35 +34,20 @@ def square_exact_forward(mean, var):
     t0 = 0.0 <= var
     t1 = mean * mean
     t2 = mean == mean
-    t3 = tl.where(t0, 1.0, -1.0)
+    t3 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
     t4 = tl.sqrt_rn(t3)
-    t5 = var * t4  # NaN for a negative variance
-    t6 = tl.sqrt_rn(t5)
-    t7 = t6 * t6
-    t8 = t7 * 2.0
-    t9 = t6 * 2.0
-    t10 = mean * t9
-    t11 = t8 * 0.5
-    t12 = t8 * t11
-    t13 = tl.fma(t10, t10, t12)
-    c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t14 = c0 < t13
-    t15 = tl.where(t14, c0, t13)
-    c1 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t16 = t15 < c1
-    t17 = tl.where(t16, c1, t15)
-    t18 = tl.where(t2, t17, mean)
-    t19 = t5 * 0.5
-    t20 = tl.fma(2.0, t19, t1)
-    t21 = c0 < t20
-    t22 = tl.where(t21, c0, t20)
-    t23 = t22 < c1
-    t24 = tl.where(t23, c1, t22)
-    t25 = tl.where(t2, t24, mean)
-    t26 = t5 == t5
-    t27 = tl.where(t26, t25, t5)
-    t28 = tl.where(t26, t18, t5)
-    return (t27, t28)
+    t5 = (t4 * t4) * 2.0
+    t6 = mean * (t4 * 2.0)
+    t7 = tl.fma(t6, t6, t5 * (t5 * 0.5))
+    t8 = tl.where(3.4028234663852886e+38 < t7, 3.4028234663852886e+38, t7)
+    t9 = tl.where(t2, tl.where(t8 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t8), mean)
+    t10 = tl.fma(2.0, t3 * 0.5, t1)
+    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
+    t12 = tl.where(t2, tl.where(t11 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t11), mean)
+    t13 = t3 == t3
+    t14 = tl.where(t13, t12, t3)
+    t15 = tl.where(t13, t9, t3)
+    return (t14, t15)
 
 
 @triton.jit
@@ -81,33 +66,21 @@ def square_exact_backward(mean, var, grad_mean, grad_var):
     t0 = 0.0 <= var
     t1 = mean * 2.0
     t2 = tl.where(t0, 1.0, -1.0)
-    c0 = tl.full((), 3.4028234663852886e+38, tl.float32)
-    t3 = c0 < t1
+    t3 = 3.4028234663852886e+38 < t1
     t4 = tl.sqrt_rn(t2)
-    t5 = tl.where(t3, c0, t1)
-    c1 = tl.full((), -3.4028234663852886e+38, tl.float32)
-    t6 = t5 < c1
-    t7 = tl.where(t6, c1, t5)
-    t8 = t7 * grad_mean
-    t9 = var * t4  # NaN for a negative variance
-    t10 = tl.sqrt_rn(t9)
-    t11 = t10 * 2.0
-    t12 = mean * t11
-    t13 = t11 * t12
-    t14 = 2.0 * t13
-    t15 = t11 * t11
-    t16 = tl.fma(t1, t1, t15)
-    t17 = c0 < t16
-    t18 = tl.where(t17, c0, t16)
-    t19 = c0 < t14
-    t20 = tl.where(t19, c0, t14)
-    t21 = t18 < c1
-    t22 = tl.where(t21, c1, t18)
-    t23 = t20 < c1
-    t24 = tl.where(t23, c1, t20)
-    t25 = tl.fma(t22, grad_var, grad_mean)
-    t26 = tl.fma(t24, grad_var, t8)
-    return (t26, t25)
+    t5 = tl.where(t3, 3.4028234663852886e+38, t1)
+    t6 = tl.where(t5 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t5) * grad_mean
+    t7 = var * t4  # NaN for a negative variance
+    t8 = tl.sqrt_rn(t7) * 2.0
+    t9 = 2.0 * (t8 * (mean * t8))
+    t10 = tl.fma(t1, t1, t8 * t8)
+    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
+    t12 = tl.where(3.4028234663852886e+38 < t9, 3.4028234663852886e+38, t9)
+    t13 = tl.where(t11 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t11)
+    t14 = tl.where(t12 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t12)
+    t15 = tl.fma(t13, grad_var, grad_mean)
+    t16 = tl.fma(t14, grad_var, t6)
+    return (t16, t15)
 
 
 @triton.jit

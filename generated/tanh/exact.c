@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,503 +48,102 @@ static inline __attribute__((always_inline)) void tanh_exact_forward_element(flo
                                                                              float *restrict out_mean,
                                                                              float *restrict out_var)
 {
-    const float c0 = 0x1.14869p-1f;  // 0.54008913
-    const float t0 = var + c0;
+    const float t0 = var + 0.54008913f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const float t3 = mean * mean;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
     const float t5 = t2 * (-2.0f);
-    const float c1 = 0x1.19999ap-1f;  // 0.550000012
-    const _Bool t6 = t2 < c1;
-    const float t7 = __builtin_sqrtf(t4);
-    const float t8 = 1.0f / t7;
-    const _Bool t9 = mean < 0.0f;
-    const _Bool t10 = var == 0.0f;
-    const float c2 = -0x1.98a754p-8f;  // -0.00623555947
-    const float c3 = 0x1.58b6ccp-6f;  // 0.0210396759
-    const float t11 = __builtin_fmaf(t3, c2, c3);
-    const float c4 = -0x1.b91458p-5f;  // -0.0538427085
-    const float t12 = __builtin_fmaf(t3, t11, c4);
-    const float c5 = 0x1.110c7ep-3f;  // 0.133324608
-    const float t13 = __builtin_fmaf(t3, t12, c5);
-    const float c6 = -0x1.555546p-2f;  // -0.333333105
-    const float t14 = __builtin_fmaf(t3, t13, c6);
-    const float t15 = __builtin_fmaf(t3, t14, 1.0f);
-    const float t16 = mean * t15;
-    const _Bool t17 = t5 < (-87.25f);
-    const float t18 = t17 ? (-87.25f) : t5;
-    const float c7 = 0x1.715476p+0f;  // 1.44269502
-    const float c8 = 0x1.8p+23f;  // 12582912
-    const float t19 = __builtin_fmaf(t18, c7, c8);
-    const float t20 = t19 - c8;
-    const uint32_t t21 = as_bits(t19);
-    const uint32_t t22 = t21 + 127u;
-    const uint32_t t23 = t22 << 23u;
-    const float t24 = as_float(t23);
-    const float c9 = -0x1.62e4p-1f;  // -0.693145752
-    const float t25 = __builtin_fmaf(t20, c9, t18);
-    const float c10 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t26 = t20 * c10;
-    const float t27 = t25 + t26;
-    const float c11 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c12 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t28 = __builtin_fmaf(t27, c11, c12);
-    const float c13 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t29 = __builtin_fmaf(t27, t28, c13);
-    const float c14 = 0x1.55549p-3f;  // 0.166665196
-    const float t30 = __builtin_fmaf(t27, t29, c14);
-    const float c15 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t31 = __builtin_fmaf(t27, t30, c15);
-    const float t32 = t27 * t27;
-    const float t33 = __builtin_fmaf(t31, t32, t27);
-    const float t34 = 1.0f + t33;
-    const float t35 = t34 * t24;
-    const float t36 = t17 ? 0.0f : t35;
-    const float t37 = mean * t8;
-    const float c16 = 0x1.7845cep-1f;  // 0.734907568
-    const float t38 = t8 * c16;
-    const float t39 = var * t8;
-    const float t40 = c0 * t8;
-    const float t41 = t39 * t40;
-    const float c17 = -0x1.68e844p+3f;  // -11.2783527
-    const _Bool t42 = t37 < c17;
-    const float t43 = t42 ? c17 : t37;
-    const float t44 = 2.0f * t38;
-    const float t45 = __builtin_fmaf(t38, t44, (-1.0f));
-    const float t46 = __builtin_fmaf(2.0f, t38, (-1.0f));
-    const float c18 = 0x1.68e844p+3f;  // 11.2783527
-    const _Bool t47 = c18 < t43;
-    const float t48 = t47 ? c18 : t43;  // (mean - centre)/w
-    const float t49 = t48 * t48;
-    const float c19 = 0x1.e8056ep-1f;  // 0.953166425
-    const float c20 = 0x1.7d443ep+2f;  // 5.95729017
-    const float t50 = __builtin_fmaf(t49, c19, c20);
-    const float t51 = __builtin_sqrtf(t50);
-    const float t52 = 1.0f / t51;
-    const float t53 = t48 * t52;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t54 = 1.0f + t36;
-    const float t55 = 1.0f - t36;
-    const float t56 = 1.0f / t54;
-    const float t57 = t55 * t56;
-    const float t58 = -t57;
-    const float t59 = t9 ? t58 : t57;
-    const float t60 = t6 ? t16 : t59;
-    const float t61 = t53 * 2.0f;
-    const float t62 = __builtin_fmaf(t53, t61, (-1.0f));
-    const float c21 = 0x1.199868p-8f;  // 0.00429680385
-    const float c22 = -0x1.81e79ep-13f;  // -0.000184013727
-    const float t63 = __builtin_fmaf(t62, c21, c22);
-    const float c23 = -0x1.938632p-7f;  // -0.0123145813
-    const float t64 = __builtin_fmaf(t62, t63, c23);
-    const float c24 = 0x1.ecca6p-13f;  // 0.000234980835
-    const float t65 = __builtin_fmaf(t62, t64, c24);
-    const float c25 = 0x1.9c3fbp-7f;  // 0.0125808343
-    const float t66 = __builtin_fmaf(t62, t65, c25);
-    const float c26 = -0x1.1e835p-10f;  // -0.00109296013
-    const float t67 = __builtin_fmaf(t62, t66, c26);
-    const float c27 = -0x1.43d8d8p-8f;  // -0.00494151376
-    const float t68 = __builtin_fmaf(t62, t67, c27);
-    const float c28 = 0x1.3ec264p-10f;  // 0.00121597038
-    const float t69 = __builtin_fmaf(t62, t68, c28);
-    const float c29 = 0x1.4394e8p-12f;  // 0.000308591523
-    const float t70 = __builtin_fmaf(t62, t69, c29);
-    const float c30 = -0x1.2d3522p-13f;  // -0.000143626952
-    const float t71 = __builtin_fmaf(t62, t70, c30);
-    const float c31 = -0x1.44b09ap-8f;  // -0.00495437393
-    const float c32 = -0x1.e2efeap-11f;  // -0.00092112954
-    const float t72 = __builtin_fmaf(t62, c31, c32);
-    const float c33 = 0x1.b32954p-7f;  // 0.0132800732
-    const float t73 = __builtin_fmaf(t62, t72, c33);
-    const float c34 = 0x1.34326ep-8f;  // 0.00470271287
-    const float t74 = __builtin_fmaf(t62, t73, c34);
-    const float c35 = -0x1.f42f44p-7f;  // -0.0152644236
-    const float t75 = __builtin_fmaf(t62, t74, c35);
-    const float c36 = -0x1.ff735p-8f;  // -0.00780411437
-    const float t76 = __builtin_fmaf(t62, t75, c36);
-    const float c37 = 0x1.55926ep-7f;  // 0.0104239499
-    const float t77 = __builtin_fmaf(t62, t76, c37);
-    const float c38 = 0x1.4c847ep-8f;  // 0.00507381512
-    const float t78 = __builtin_fmaf(t62, t77, c38);
-    const float c39 = -0x1.25ab2ep-8f;  // -0.0044810283
-    const float t79 = __builtin_fmaf(t62, t78, c39);
-    const float c40 = -0x1.db8f42p-12f;  // -0.000453528977
-    const float t80 = __builtin_fmaf(t62, t79, c40);
-    const float c41 = 0x1.837308p-12f;  // 0.000369500485
-    const float t81 = __builtin_fmaf(t62, t80, c41);
-    const float c42 = 0x1.b7c6e4p-8f;  // 0.0067104632
-    const float c43 = 0x1.76fea6p-9f;  // 0.00286098267
-    const float t82 = __builtin_fmaf(t62, c42, c43);
-    const float c44 = -0x1.a9c796p-6f;  // -0.0259875264
-    const float t83 = __builtin_fmaf(t62, t82, c44);
-    const float c45 = -0x1.762986p-7f;  // -0.0114185242
-    const float t84 = __builtin_fmaf(t62, t83, c45);
-    const float c46 = 0x1.31a346p-5f;  // 0.0373093002
-    const float t85 = __builtin_fmaf(t62, t84, c46);
-    const float c47 = 0x1.1e925ep-6f;  // 0.0174909513
-    const float t86 = __builtin_fmaf(t62, t85, c47);
-    const float c48 = -0x1.81d4f4p-6f;  // -0.0235493071
-    const float t87 = __builtin_fmaf(t62, t86, c48);
-    const float c49 = -0x1.5c9556p-7f;  // -0.0106379194
-    const float t88 = __builtin_fmaf(t62, t87, c49);
-    const float c50 = 0x1.d32ee2p-10f;  // 0.00178216223
-    const float t89 = __builtin_fmaf(t62, t88, c50);
-    const float c51 = 0x1.97878cp-8f;  // 0.00621840637
-    const float t90 = __builtin_fmaf(t62, t89, c51);
-    const float c52 = -0x1.117c1cp-14f;  // -6.5203858e-05
-    const float t91 = __builtin_fmaf(t62, t90, c52);
-    const float c53 = -0x1.68921ep-11f;  // -0.000687734166
-    const float t92 = __builtin_fmaf(t62, t91, c53);
-    const float c54 = -0x1.2d1bc2p-8f;  // -0.00459455
-    const float c55 = -0x1.3d4b6cp-9f;  // -0.00242076581
-    const float t93 = __builtin_fmaf(t62, c54, c55);
-    const float c56 = 0x1.3e829p-6f;  // 0.0194403082
-    const float t94 = __builtin_fmaf(t62, t93, c56);
-    const float c57 = 0x1.72ebeep-7f;  // 0.0113196289
-    const float t95 = __builtin_fmaf(t62, t94, c57);
-    const float c58 = -0x1.a65ae8p-6f;  // -0.0257785097
-    const float t96 = __builtin_fmaf(t62, t95, c58);
-    const float c59 = -0x1.33aa6ap-6f;  // -0.0187784228
-    const float t97 = __builtin_fmaf(t62, t96, c59);
-    const float c60 = 0x1.e96bbep-8f;  // 0.00746796979
-    const float t98 = __builtin_fmaf(t62, t97, c60);
-    const float c61 = 0x1.5e5a3p-7f;  // 0.0106919035
-    const float t99 = __builtin_fmaf(t62, t98, c61);
-    const float c62 = 0x1.c000dcp-7f;  // 0.0136719774
-    const float t100 = __builtin_fmaf(t62, t99, c62);
-    const float c63 = -0x1.3aa93cp-12f;  // -0.000300084183
-    const float t101 = __builtin_fmaf(t62, t100, c63);
-    const float c64 = -0x1.0483d4p-6f;  // -0.0159005709
-    const float t102 = __builtin_fmaf(t62, t101, c64);
-    const float c65 = 0x1.082edap-8f;  // 0.00403111288
-    const float t103 = __builtin_fmaf(t62, t102, c65);
-    const float c66 = 0x1.319a24p-10f;  // 0.00116577954
-    const float t104 = __builtin_fmaf(t62, t103, c66);
-    const float c67 = 0x1.ffe10ap-9f;  // 0.00390532729
-    const float c68 = 0x1.7a481ap-10f;  // 0.00144302996
-    const float t105 = __builtin_fmaf(t62, c67, c68);
-    const float c69 = -0x1.546f6cp-6f;  // -0.0207785182
-    const float t106 = __builtin_fmaf(t62, t105, c69);
-    const float c70 = -0x1.7545cep-7f;  // -0.011391378
-    const float t107 = __builtin_fmaf(t62, t106, c70);
-    const float c71 = 0x1.37ffe6p-5f;  // 0.0380858891
-    const float t108 = __builtin_fmaf(t62, t107, c71);
-    const float c72 = 0x1.c0a408p-6f;  // 0.0273828581
-    const float t109 = __builtin_fmaf(t62, t108, c72);
-    const float c73 = -0x1.b3a598p-6f;  // -0.0265897736
-    const float t110 = __builtin_fmaf(t62, t109, c73);
-    const float c74 = -0x1.a620ccp-6f;  // -0.0257646553
-    const float t111 = __builtin_fmaf(t62, t110, c74);
-    const float c75 = 0x1.4be7c2p-9f;  // 0.00253223651
-    const float t112 = __builtin_fmaf(t62, t111, c75);
-    const float c76 = 0x1.f1767cp-9f;  // 0.00379534019
-    const float t113 = __builtin_fmaf(t62, t112, c76);
-    const float c77 = -0x1.a4ff7p-8f;  // -0.00642391667
-    const float t114 = __builtin_fmaf(t62, t113, c77);
-    const float c78 = 0x1.f0d62cp-6f;  // 0.0303245001
-    const float t115 = __builtin_fmaf(t62, t114, c78);
-    const float c79 = -0x1.0978e8p-6f;  // -0.0162031427
-    const float t116 = __builtin_fmaf(t62, t115, c79);
-    const float c80 = -0x1.53ef58p-12f;  // -0.000324187218
-    const float t117 = __builtin_fmaf(t62, t116, c80);
-    const float c81 = -0x1.8ae4bap-9f;  // -0.00301279803
-    const float c82 = 0x1.57fb3ap-9f;  // 0.00262436946
-    const float t118 = __builtin_fmaf(t62, c81, c82);
-    const float c83 = 0x1.bec4d4p-7f;  // 0.0136343036
-    const float t119 = __builtin_fmaf(t62, t118, c83);
-    const float c84 = -0x1.4ddb18p-8f;  // -0.00509423576
-    const float t120 = __builtin_fmaf(t62, t119, c84);
-    const float c85 = -0x1.917da6p-6f;  // -0.0245050546
-    const float t121 = __builtin_fmaf(t62, t120, c85);
-    const float c86 = -0x1.ab4ebap-8f;  // -0.0065201954
-    const float t122 = __builtin_fmaf(t62, t121, c86);
-    const float c87 = 0x1.af5546p-7f;  // 0.0131632416
-    const float t123 = __builtin_fmaf(t62, t122, c87);
-    const float c88 = 0x1.7442eap-6f;  // 0.0227210317
-    const float t124 = __builtin_fmaf(t62, t123, c88);
-    const float c89 = 0x1.983f5cp-6f;  // 0.0249174498
-    const float t125 = __builtin_fmaf(t62, t124, c89);
-    const float c90 = -0x1.85b9bp-7f;  // -0.0118934736
-    const float t126 = __builtin_fmaf(t62, t125, c90);
-    const float c91 = -0x1.00d476p-4f;  // -0.0627026185
-    const float t127 = __builtin_fmaf(t62, t126, c91);
-    const float c92 = -0x1.d9e81cp-9f;  // -0.00361562101
-    const float t128 = __builtin_fmaf(t62, t127, c92);
-    const float c93 = 0x1.22ea94p-4f;  // 0.0710244924
-    const float t129 = __builtin_fmaf(t62, t128, c93);
-    const float c94 = -0x1.f7b174p-6f;  // -0.0307429917
-    const float t130 = __builtin_fmaf(t62, t129, c94);
-    const float c95 = 0x1.93ad48p-4f;  // 0.0985539258
-    const float c96 = -0x1.44635ep-4f;  // -0.0791963264
-    const float t131 = __builtin_fmaf(t62, c95, c96);
-    const float c97 = -0x1.45ec74p-3f;  // -0.159142405
-    const float t132 = __builtin_fmaf(t62, t131, c97);
-    const float c98 = 0x1.fa707p-4f;  // 0.123642385
-    const float t133 = __builtin_fmaf(t62, t132, c98);
-    const float c99 = 0x1.237306p-4f;  // 0.0711546168
-    const float t134 = __builtin_fmaf(t62, t133, c99);
-    const float c100 = -0x1.aae34ep-5f;  // -0.0521103404
-    const float t135 = __builtin_fmaf(t62, t134, c100);
-    const float c101 = -0x1.fa7b2cp-8f;  // -0.00772828888
-    const float t136 = __builtin_fmaf(t62, t135, c101);
-    const float c102 = 0x1.413aa6p-8f;  // 0.00490156701
-    const float t137 = __builtin_fmaf(t62, t136, c102);
-    const float c103 = 0x1.53eefcp-14f;  // 8.10464699e-05
-    const float t138 = __builtin_fmaf(t62, t137, c103);
-    const float c104 = 0x1.25a48cp-9f;  // 0.00224031648
-    const float c105 = -0x1.3d4912p-10f;  // -0.00121034787
-    const float t139 = __builtin_fmaf(t62, c104, c105);
-    const float c106 = -0x1.024bb8p-8f;  // -0.00394128077
-    const float t140 = __builtin_fmaf(t62, t139, c106);
-    const float c107 = 0x1.66f5p-9f;  // 0.00273862481
-    const float t141 = __builtin_fmaf(t62, t140, c107);
-    const float c108 = 0x1.cf988p-11f;  // 0.000884238631
-    const float t142 = __builtin_fmaf(t62, t141, c108);
-    const float c109 = -0x1.8f66ecp-11f;  // -0.000761798932
-    const float t143 = __builtin_fmaf(t62, t142, c109);
-    const float c110 = 0x1.12a9eep-14f;  // 6.548495e-05
-    const float t144 = __builtin_fmaf(t62, t143, c110);
-    const float c111 = 0x1.9243acp-12f;  // 0.000383629173
-    const float c112 = -0x1.729a08p-12f;  // -0.000353433308
-    const float t145 = __builtin_fmaf(t62, c111, c112);
-    const float c113 = -0x1.175a9ep-10f;  // -0.00106565084
-    const float t146 = __builtin_fmaf(t62, t145, c113);
-    const float c114 = 0x1.40aa8p-11f;  // 0.000611621886
-    const float t147 = __builtin_fmaf(t62, t146, c114);
-    const float c115 = 0x1.644e6cp-10f;  // 0.0013592008
-    const float t148 = __builtin_fmaf(t62, t147, c115);
-    const float c116 = 0x1.f7bec4p-10f;  // 0.00192163535
-    const float t149 = __builtin_fmaf(t62, t148, c116);
-    const float c117 = 0x1.2b7bf8p-10f;  // 0.00114244176
-    const float t150 = __builtin_fmaf(t62, t149, c117);
-    const float c118 = -0x1.f46fe8p-8f;  // -0.00763606466
-    const float t151 = __builtin_fmaf(t62, t150, c118);
-    const float c119 = -0x1.01a54ap-6f;  // -0.0157254431
-    const float t152 = __builtin_fmaf(t62, t151, c119);
-    const float c120 = 0x1.011becp-8f;  // 0.00392317306
-    const float t153 = __builtin_fmaf(t62, t152, c120);
-    const float c121 = 0x1.0a7d6ap-4f;  // 0.0650610104
-    const float t154 = __builtin_fmaf(t62, t153, c121);
-    const float c122 = 0x1.6d4b88p-5f;  // 0.0445916802
-    const float t155 = __builtin_fmaf(t62, t154, c122);
-    const float c123 = -0x1.d34e2p-2f;  // -0.456352711
-    const float t156 = __builtin_fmaf(t62, t155, c123);
-    const float c124 = 0x1.5cb528p+0f;  // 1.36213923
-    const float t157 = __builtin_fmaf(t62, t156, c124);
-    const float c125 = -0x1.51accep-4f;  // -0.08244019
-    const float c126 = 0x1.4ea9c4p-5f;  // 0.0408524349
-    const float t158 = __builtin_fmaf(t62, c125, c126);
-    const float c127 = 0x1.079d42p-3f;  // 0.128717914
-    const float t159 = __builtin_fmaf(t62, t158, c127);
-    const float c128 = -0x1.dfb558p-5f;  // -0.0585581511
-    const float t160 = __builtin_fmaf(t62, t159, c128);
-    const float c129 = -0x1.b29492p-5f;  // -0.0530493595
-    const float t161 = __builtin_fmaf(t62, t160, c129);
-    const float c130 = 0x1.4b7762p-6f;  // 0.0202310998
-    const float t162 = __builtin_fmaf(t62, t161, c130);
-    const float c131 = 0x1.24e65ep-8f;  // 0.00446929736
-    const float t163 = __builtin_fmaf(t62, t162, c131);
-    const float c132 = -0x1.038ac2p-10f;  // -0.000990074244
-    const float t164 = __builtin_fmaf(t62, t163, c132);
-    const float t165 = __builtin_fmaf(t46, t164, t138);
-    const float c133 = 0x1.5ed082p-4f;  // 0.0856480673
-    const float c134 = 0x1.c70c56p-4f;  // 0.111095749
-    const float t166 = __builtin_fmaf(t62, c133, c134);
-    const float c135 = -0x1.b82b44p-3f;  // -0.214926273
-    const float t167 = __builtin_fmaf(t62, t166, c135);
-    const float c136 = -0x1.6f236ap-3f;  // -0.179266766
-    const float t168 = __builtin_fmaf(t62, t167, c136);
-    const float c137 = 0x1.6046a8p-3f;  // 0.172009766
-    const float t169 = __builtin_fmaf(t62, t168, c137);
-    const float c138 = 0x1.403644p-4f;  // 0.0781767517
-    const float t170 = __builtin_fmaf(t62, t169, c138);
-    const float c139 = -0x1.74fb56p-5f;  // -0.0455300026
-    const float t171 = __builtin_fmaf(t62, t170, c139);
-    const float c140 = -0x1.d51f06p-8f;  // -0.00715822121
-    const float t172 = __builtin_fmaf(t62, t171, c140);
-    const float c141 = 0x1.01a9aap-9f;  // 0.00196581078
-    const float t173 = __builtin_fmaf(t62, t172, c141);
-    const float t174 = __builtin_fmaf(t46, t165, t173);
-    const float c142 = -0x1.32819cp-3f;  // -0.149661273
-    const float c143 = 0x1.5ed214p-4f;  // 0.0856495649
-    const float t175 = __builtin_fmaf(t62, c142, c143);
-    const float c144 = 0x1.24092ep-2f;  // 0.285191268
-    const float t176 = __builtin_fmaf(t62, t175, c144);
-    const float c145 = -0x1.3a0a32p-3f;  // -0.153339759
-    const float t177 = __builtin_fmaf(t62, t176, c145);
-    const float c146 = -0x1.4f9c78p-3f;  // -0.163872659
-    const float t178 = __builtin_fmaf(t62, t177, c146);
-    const float c147 = 0x1.46bdc6p-4f;  // 0.0797708258
-    const float t179 = __builtin_fmaf(t62, t178, c147);
-    const float c148 = 0x1.be46bap-6f;  // 0.0272385422
-    const float t180 = __builtin_fmaf(t62, t179, c148);
-    const float c149 = -0x1.6e34f8p-7f;  // -0.011175748
-    const float t181 = __builtin_fmaf(t62, t180, c149);
-    const float c150 = -0x1.9d890cp-15f;  // -4.9297254e-05
-    const float t182 = __builtin_fmaf(t62, t181, c150);
-    const float t183 = __builtin_fmaf(t46, t174, t182);
-    const float c151 = 0x1.ef400ap-7f;  // 0.0151138352
-    const float c152 = -0x1.0d7eb2p-3f;  // -0.131589308
-    const float t184 = __builtin_fmaf(t62, c151, c152);
-    const float c153 = -0x1.c66e5cp-4f;  // -0.110945091
-    const float t185 = __builtin_fmaf(t62, t184, c153);
-    const float c154 = 0x1.4968dcp-2f;  // 0.321689069
-    const float t186 = __builtin_fmaf(t62, t185, c154);
-    const float c155 = 0x1.e62472p-4f;  // 0.118687101
-    const float t187 = __builtin_fmaf(t62, t186, c155);
-    const float c156 = -0x1.dcb662p-3f;  // -0.232769743
-    const float t188 = __builtin_fmaf(t62, t187, c156);
-    const float c157 = -0x1.f7c97ep-6f;  // -0.0307487231
-    const float t189 = __builtin_fmaf(t62, t188, c157);
-    const float c158 = 0x1.83c6bcp-5f;  // 0.0473359749
-    const float t190 = __builtin_fmaf(t62, t189, c158);
-    const float c159 = 0x1.edbe5p-9f;  // 0.00376696326
-    const float t191 = __builtin_fmaf(t62, t190, c159);
-    const float c160 = -0x1.362b0cp-9f;  // -0.0023663952
-    const float t192 = __builtin_fmaf(t62, t191, c160);
-    const float t193 = __builtin_fmaf(t46, t183, t192);
-    const float c161 = 0x1.3a1caap-10f;  // 0.00119824207
-    const float c162 = -0x1.4fc6cep-10f;  // -0.001280886
-    const float t194 = __builtin_fmaf(t62, c161, c162);
-    const float c163 = -0x1.a24a4ep-12f;  // -0.000398912671
-    const float t195 = __builtin_fmaf(t62, t194, c163);
-    const float c164 = 0x1.1694d8p-11f;  // 0.000531351892
-    const float t196 = __builtin_fmaf(t62, t195, c164);
-    const float c165 = -0x1.fde5d2p-16f;  // -3.03922734e-05
-    const float t197 = __builtin_fmaf(t62, t196, c165);
-    const float t198 = __builtin_fmaf(t45, t197, t144);
-    const float t199 = __builtin_fmaf(t45, t198, t71);
-    const float t200 = __builtin_fmaf(t45, t199, t81);
-    const float t201 = __builtin_fmaf(t45, t200, t92);
-    const float t202 = __builtin_fmaf(t45, t201, t104);
-    const float t203 = __builtin_fmaf(t45, t202, t117);
-    const float t204 = __builtin_fmaf(t45, t203, t130);
-    const float t205 = __builtin_fmaf(t45, t204, t157);
-    const float t206 = t53 * t205;  // mean, normalised
-    const float c166 = 0x1.409c6ep-6f;  // 0.0195685457
-    const float c167 = 0x1.518aa2p-5f;  // 0.0412038006
-    const float t207 = __builtin_fmaf(t62, c166, c167);
-    const float c168 = -0x1.526712p-4f;  // -0.0826178268
-    const float t208 = __builtin_fmaf(t62, t207, c168);
-    const float c169 = -0x1.5a2b8ep-5f;  // -0.0422570966
-    const float t209 = __builtin_fmaf(t62, t208, c169);
-    const float c170 = 0x1.13b03ap-4f;  // 0.0673067346
-    const float t210 = __builtin_fmaf(t62, t209, c170);
-    const float c171 = 0x1.3947a6p-8f;  // 0.00478027156
-    const float t211 = __builtin_fmaf(t62, t210, c171);
-    const float c172 = -0x1.8e03eep-8f;  // -0.00607323227
-    const float t212 = __builtin_fmaf(t62, t211, c172);
-    const float c173 = 0x1.52a108p-8f;  // 0.00516706891
-    const float t213 = __builtin_fmaf(t62, t212, c173);
-    const float c174 = -0x1.39f85ap-7f;  // -0.00958160777
-    const float t214 = __builtin_fmaf(t62, t213, c174);
-    const float c175 = 0x1.52e4ccp-9f;  // 0.00258555403
-    const float t215 = __builtin_fmaf(t62, t214, c175);
-    const float t216 = __builtin_fmaf(t46, t193, t215);
-    const float c176 = 0x1.220c1cp-7f;  // 0.00885154121
-    const float c177 = -0x1.006684p-6f;  // -0.0156494416
-    const float t217 = __builtin_fmaf(t62, c176, c177);
-    const float c178 = 0x1.1535ep-6f;  // 0.0169195831
-    const float t218 = __builtin_fmaf(t62, t217, c178);
-    const float c179 = 0x1.4e7adcp-4f;  // 0.0816601366
-    const float t219 = __builtin_fmaf(t62, t218, c179);
-    const float c180 = -0x1.0b7dc8p-4f;  // -0.0653055012
-    const float t220 = __builtin_fmaf(t62, t219, c180);
-    const float c181 = -0x1.3268dp-3f;  // -0.149613976
-    const float t221 = __builtin_fmaf(t62, t220, c181);
-    const float c182 = 0x1.9c812cp-4f;  // 0.100709125
-    const float t222 = __builtin_fmaf(t62, t221, c182);
-    const float c183 = 0x1.5cfa7p-4f;  // 0.0851997733
-    const float t223 = __builtin_fmaf(t62, t222, c183);
-    const float c184 = -0x1.3e5566p-4f;  // -0.077718161
-    const float t224 = __builtin_fmaf(t62, t223, c184);
-    const float c185 = 0x1.0e90a4p-6f;  // 0.0165139772
-    const float t225 = __builtin_fmaf(t62, t224, c185);
-    const float c186 = -0x1.df32ecp-11f;  // -0.000913999393
-    const float t226 = __builtin_fmaf(t62, t225, c186);
-    const float t227 = __builtin_fmaf(t46, t216, t226);
-    const float c187 = 0x1.3a5ce4p-7f;  // 0.00959359296
-    const float c188 = 0x1.a5df3ap-8f;  // 0.00643725554
-    const float t228 = __builtin_fmaf(t62, c187, c188);
-    const float c189 = -0x1.eb41bp-5f;  // -0.0599678457
-    const float t229 = __builtin_fmaf(t62, t228, c189);
-    const float c190 = -0x1.486e38p-6f;  // -0.0200458094
-    const float t230 = __builtin_fmaf(t62, t229, c190);
-    const float c191 = 0x1.205f26p-3f;  // 0.140806481
-    const float t231 = __builtin_fmaf(t62, t230, c191);
-    const float c192 = 0x1.296364p-7f;  // 0.00907556899
-    const float t232 = __builtin_fmaf(t62, t231, c192);
-    const float c193 = -0x1.614b22p-3f;  // -0.172506586
-    const float t233 = __builtin_fmaf(t62, t232, c193);
-    const float c194 = 0x1.43b23cp-4f;  // 0.0790273994
-    const float t234 = __builtin_fmaf(t62, t233, c194);
-    const float c195 = 0x1.ca6544p-8f;  // 0.00699456129
-    const float t235 = __builtin_fmaf(t62, t234, c195);
-    const float c196 = 0x1.68ea44p-6f;  // 0.0220285095
-    const float t236 = __builtin_fmaf(t62, t235, c196);
-    const float c197 = -0x1.df09cap-6f;  // -0.0292381737
-    const float t237 = __builtin_fmaf(t62, t236, c197);
-    const float c198 = 0x1.0009dcp-7f;  // 0.00781367533
-    const float t238 = __builtin_fmaf(t62, t237, c198);
-    const float t239 = __builtin_fmaf(t46, t227, t238);
-    const float c199 = -0x1.15bf0ap-8f;  // -0.00423807139
-    const float c200 = -0x1.621a54p-6f;  // -0.0216127224
-    const float t240 = __builtin_fmaf(t62, c199, c200);
-    const float c201 = 0x1.4a206p-8f;  // 0.00503733009
-    const float t241 = __builtin_fmaf(t62, t240, c201);
-    const float c202 = 0x1.35534ap-4f;  // 0.0755188838
-    const float t242 = __builtin_fmaf(t62, t241, c202);
-    const float c203 = 0x1.b19b4cp-6f;  // 0.0264652483
-    const float t243 = __builtin_fmaf(t62, t242, c203);
-    const float c204 = -0x1.efd66p-4f;  // -0.121054053
-    const float t244 = __builtin_fmaf(t62, t243, c204);
-    const float c205 = -0x1.8f9c0ep-4f;  // -0.0975609347
-    const float t245 = __builtin_fmaf(t62, t244, c205);
-    const float c206 = 0x1.452aa6p-3f;  // 0.158772752
-    const float t246 = __builtin_fmaf(t62, t245, c206);
-    const float c207 = 0x1.132c08p-3f;  // 0.134361327
-    const float t247 = __builtin_fmaf(t62, t246, c207);
-    const float c208 = -0x1.11de6ap-2f;  // -0.267450005
-    const float t248 = __builtin_fmaf(t62, t247, c208);
-    const float c209 = 0x1.13067ep-3f;  // 0.134289727
-    const float t249 = __builtin_fmaf(t62, t248, c209);
-    const float c210 = -0x1.7262bp-6f;  // -0.0226065367
-    const float t250 = __builtin_fmaf(t62, t249, c210);
-    const float t251 = __builtin_fmaf(t46, t239, t250);
-    const float c211 = -0x1.1eb5a2p-8f;  // -0.00437483983
-    const float c212 = 0x1.c95e18p-8f;  // 0.00697887503
-    const float t252 = __builtin_fmaf(t62, c211, c212);
-    const float c213 = 0x1.1365fep-5f;  // 0.0336179696
-    const float t253 = __builtin_fmaf(t62, t252, c213);
-    const float c214 = -0x1.f3f708p-7f;  // -0.0152577199
-    const float t254 = __builtin_fmaf(t62, t253, c214);
-    const float c215 = -0x1.9c3a2p-4f;  // -0.10064137
-    const float t255 = __builtin_fmaf(t62, t254, c215);
-    const float c216 = -0x1.163792p-6f;  // -0.0169810224
-    const float t256 = __builtin_fmaf(t62, t255, c216);
-    const float c217 = 0x1.9e3e6ep-3f;  // 0.202267513
-    const float t257 = __builtin_fmaf(t62, t256, c217);
-    const float c218 = 0x1.ae924p-4f;  // 0.105119944
-    const float t258 = __builtin_fmaf(t62, t257, c218);
-    const float c219 = -0x1.13cb3ap-1f;  // -0.538659871
-    const float t259 = __builtin_fmaf(t62, t258, c219);
-    const float c220 = 0x1.f3e1ecp-2f;  // 0.488166511
-    const float t260 = __builtin_fmaf(t62, t259, c220);
-    const float c221 = -0x1.8008b4p-3f;  // -0.1875166
-    const float t261 = __builtin_fmaf(t62, t260, c221);
-    const float c222 = 0x1.beeaa8p-6f;  // 0.0272776261
-    const float t262 = __builtin_fmaf(t62, t261, c222);
-    const float t263 = __builtin_fmaf(t46, t251, t262);  // var, normalised
-    const float t264 = t41 * t263;
-    const _Bool t265 = t206 < (-1.0f);
-    const float t266 = t265 ? (-1.0f) : t206;
-    const _Bool t267 = t264 < 0.0f;
-    const float t268 = t267 ? 0.0f : t264;
-    const _Bool t269 = 1.0f < t266;
-    const float t270 = t269 ? 1.0f : t266;
-    const float t271 = t10 ? t60 : t270;
-    *out_mean = t271;
-    *out_var = t268;
+    const _Bool t6 = t2 < 0.55f;
+    const float t7 = 1.0f / SQRT(t4);
+    const _Bool t8 = mean < 0.0f;
+    const _Bool t9 = var == 0.0f;
+    const float t10 = mean * FMA(t3, FMA(t3, FMA(t3, FMA(t3, FMA(t3, -0.0062355595f, 0.021039676f), -0.05384271f),
+        0.13332461f), -0.3333331f), 1.0f);
+    const _Bool t11 = t5 < (-87.25f);
+    const float t12 = t11 ? (-87.25f) : t5;
+    const float t13 = FMA(t12, 1.442695f, 12582912.0f);
+    const float t14 = t13 - 12582912.0f;
+    const float t15 = as_float((as_bits(t13) + 127u) << 23u);
+    const float t16 = FMA(t14, -0.69314575f, t12) + (t14 * (-1.4286068e-6f));
+    const float t17 = t11 ? 0.0f : ((1.0f + FMA(FMA(t16, FMA(t16, FMA(t16, FMA(t16, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t16 * t16, t16)) * t15);
+    const float t18 = mean * t7;
+    const float t19 = t7 * 0.73490757f;
+    const float t20 = (var * t7) * (0.54008913f * t7);
+    const float t21 = (t18 < (-11.278353f)) ? (-11.278353f) : t18;
+    const float t22 = FMA(t19, 2.0f * t19, -1.0f);
+    const float t23 = FMA(2.0f, t19, -1.0f);
+    const float t24 = (11.278353f < t21) ? 11.278353f : t21;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t25 = t24 * (1.0f / SQRT(FMA(t24 * t24, 0.9531664f, 5.95729f)));
+    const float t26 = 1.0f + t17;
+    const float t27 = (1.0f - t17) * (1.0f / t26);
+    const float t28 = t6 ? t10 : (t8 ? (-t27) : t27);
+    const float t29 = FMA(t25, t25 * 2.0f, -1.0f);
+    const float t30 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.004296804f,
+        -0.00018401373f), -0.012314581f), 0.00023498083f), 0.012580834f), -0.0010929601f), -0.0049415138f),
+        0.0012159704f), 0.00030859152f), -0.00014362695f);
+    const float t31 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        -0.004954374f, -0.00092112954f), 0.013280073f), 0.004702713f), -0.015264424f), -0.0078041144f), 0.01042395f),
+        0.005073815f), -0.0044810283f), -0.00045352898f), 0.00036950049f);
+    const float t32 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, 0.006710463f, 0.0028609827f), -0.025987526f), -0.011418524f), 0.0373093f), 0.017490951f),
+        -0.023549307f), -0.010637919f), 0.0017821622f), 0.0062184064f), -6.520386e-5f), -0.00068773417f);
+    const float t33 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, -0.00459455f, -0.0024207658f), 0.019440308f), 0.011319629f), -0.02577851f), -0.018778423f),
+        0.00746797f), 0.0106919035f), 0.013671977f), -0.00030008418f), -0.01590057f), 0.004031113f), 0.0011657795f);
+    const float t34 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, 0.0039053273f, 0.00144303f), -0.020778518f), -0.011391378f), 0.03808589f),
+        0.027382858f), -0.026589774f), -0.025764655f), 0.0025322365f), 0.0037953402f), -0.0064239167f), 0.0303245f),
+        -0.016203143f), -0.00032418722f);
+    const float t35 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, -0.003012798f, 0.0026243695f), 0.013634304f), -0.0050942358f), -0.024505055f),
+        -0.0065201954f), 0.013163242f), 0.022721032f), 0.02491745f), -0.011893474f), -0.06270262f), -0.003615621f),
+        0.07102449f), -0.030742992f);
+    const float t36 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.098553926f,
+        -0.07919633f), -0.1591424f), 0.123642385f), 0.07115462f), -0.05211034f), -0.007728289f), 0.004901567f),
+        8.104647e-5f);
+    const float t37 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.0022403165f, -0.0012103479f),
+        -0.003941281f), 0.0027386248f), 0.00088423863f), -0.00076179893f), 6.548495e-5f);
+    const float t38 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, 0.00038362917f, -0.0003534333f), -0.0010656508f), 0.0006116219f), 0.0013592008f),
+        0.0019216354f), 0.0011424418f), -0.0076360647f), -0.015725443f), 0.003923173f), 0.06506101f), 0.04459168f),
+        -0.4563527f), 1.3621392f);
+    const float t39 = FMA(t23, FMA(t23, FMA(t23, FMA(t23, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, -0.08244019f, 0.040852435f), 0.12871791f), -0.05855815f), -0.05304936f), 0.0202311f), 0.0044692974f),
+        -0.0009900742f), t36), FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.08564807f,
+        0.11109575f), -0.21492627f), -0.17926677f), 0.17200977f), 0.07817675f), -0.045530003f), -0.007158221f),
+        0.0019658108f)), FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.14966127f,
+        0.085649565f), 0.28519127f), -0.15333976f), -0.16387266f), 0.079770826f), 0.027238542f), -0.011175748f),
+        -4.9297254e-5f)), FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        0.015113835f, -0.13158931f), -0.11094509f), 0.32168907f), 0.1186871f), -0.23276974f), -0.030748723f),
+        0.047335975f), 0.0037669633f), -0.0023663952f));
+    // mean, normalised
+    const float t40 = t25 * FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, 0.0011982421f, -0.001280886f), -0.00039891267f), 0.0005313519f), -3.0392273e-5f), t37), t30),
+        t31), t32), t33), t34), t35), t38);
+    // var, normalised
+    const float t41 = FMA(t23, FMA(t23, FMA(t23, FMA(t23, FMA(t23, t39, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.019568546f, 0.0412038f), -0.08261783f), -0.042257097f), 0.067306735f),
+        0.0047802716f), -0.0060732323f), 0.005167069f), -0.009581608f), 0.002585554f)), FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.008851541f, -0.015649442f), 0.016919583f),
+        0.08166014f), -0.0653055f), -0.14961398f), 0.100709125f), 0.08519977f), -0.07771816f), 0.016513977f),
+        -0.0009139994f)), FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, 0.009593593f, 0.0064372555f), -0.059967846f), -0.02004581f), 0.14080648f), 0.009075569f),
+        -0.17250659f), 0.0790274f), 0.0069945613f), 0.02202851f), -0.029238174f), 0.007813675f)), FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.0042380714f,
+        -0.021612722f), 0.00503733f), 0.075518884f), 0.026465248f), -0.12105405f), -0.097560935f), 0.15877275f),
+        0.13436133f), -0.26745f), 0.13428973f), -0.022606537f)), FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29,
+        FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.00437484f, 0.006978875f), 0.03361797f), -0.01525772f),
+        -0.10064137f), -0.016981022f), 0.20226751f), 0.10511994f), -0.5386599f), 0.4881665f), -0.1875166f),
+        0.027277626f));
+    const float t42 = t20 * t41;
+    const float t43 = (t40 < (-1.0f)) ? (-1.0f) : t40;
+    const float t44 = (t42 < 0.0f) ? 0.0f : t42;
+    const float t45 = t9 ? t28 : ((1.0f < t43) ? 1.0f : t43);
+    *out_mean = t45;
+    *out_var = t44;
 }
 
 void tanh_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
@@ -561,660 +164,113 @@ static inline __attribute__((always_inline)) void tanh_exact_backward_element(fl
                                                                               float *restrict out_grad_mean,
                                                                               float *restrict out_grad_var)
 {
-    const float c0 = 0x1.9ec9d6p-2f;  // 0.405066818
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.45dc98p-1f;  // 0.636448622
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const float t8 = c0 * t4;
-    const float t9 = t7 * t8;
-    const float t10 = t4 * t9;
-    const float t11 = t4 * t4;
-    const float c2 = -0x1.a0bd68p+3f;  // -13.0231209
-    const _Bool t12 = t5 < c2;
-    const float t13 = t12 ? c2 : t5;
-    const float t14 = 2.0f * t6;
-    const float t15 = __builtin_fmaf(t6, t14, (-1.0f));
-    const float t16 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float c3 = 0x1.a0bd68p+3f;  // 13.0231209
-    const _Bool t17 = c3 < t13;
-    const float t18 = t17 ? c3 : t13;  // (mean - centre)/w
-    const float t19 = t18 * t18;
-    const float c4 = 0x1.e63318p-1f;  // 0.949608564
-    const float c5 = 0x1.117cbcp+3f;  // 8.54647636
-    const float t20 = __builtin_fmaf(t19, c4, c5);
-    const float t21 = __builtin_sqrtf(t20);
-    const float t22 = 1.0f / t21;
-    const float t23 = t18 * t22;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t24 = t23 * 2.0f;
-    const float t25 = __builtin_fmaf(t23, t24, (-1.0f));
-    const float c6 = -0x1.fc9184p-2f;  // -0.496648848
-    const float c7 = 0x1.100924p-1f;  // 0.531319737
-    const float t26 = __builtin_fmaf(t25, c6, c7);
-    const float c8 = 0x1.39d196p-1f;  // 0.612927139
-    const float t27 = __builtin_fmaf(t25, t26, c8);
-    const float c9 = -0x1.6c2ccep-1f;  // -0.711279333
-    const float t28 = __builtin_fmaf(t25, t27, c9);
-    const float c10 = -0x1.4ab56ap-3f;  // -0.161478832
-    const float t29 = __builtin_fmaf(t25, t28, c10);
-    const float c11 = 0x1.f858bap-3f;  // 0.246262982
-    const float t30 = __builtin_fmaf(t25, t29, c11);
-    const float c12 = -0x1.8147a4p-8f;  // -0.0058789039
-    const float t31 = __builtin_fmaf(t25, t30, c12);
-    const float c13 = -0x1.196042p-6f;  // -0.0171738286
-    const float t32 = __builtin_fmaf(t25, t31, c13);
-    const float c14 = 0x1.23d8f6p-10f;  // 0.00111330987
-    const float t33 = __builtin_fmaf(t25, t32, c14);
-    const float c15 = -0x1.1f201ap-2f;  // -0.280395895
-    const float c16 = 0x1.6fb64p-2f;  // 0.359093666
-    const float t34 = __builtin_fmaf(t25, c15, c16);
-    const float c17 = 0x1.e28c7ep-3f;  // 0.23561953
-    const float t35 = __builtin_fmaf(t25, t34, c17);
-    const float c18 = -0x1.a336aep-2f;  // -0.409388274
-    const float t36 = __builtin_fmaf(t25, t35, c18);
-    const float c19 = 0x1.2b9d5p-6f;  // 0.0182870179
-    const float t37 = __builtin_fmaf(t25, t36, c19);
-    const float c20 = 0x1.85b5f2p-4f;  // 0.0951442197
-    const float t38 = __builtin_fmaf(t25, t37, c20);
-    const float c21 = -0x1.1cff1cp-6f;  // -0.0173948072
-    const float t39 = __builtin_fmaf(t25, t38, c21);
-    const float c22 = -0x1.36aa6ap-11f;  // -0.00059254776
-    const float t40 = __builtin_fmaf(t25, t39, c22);
-    const float c23 = -0x1.e6e746p-11f;  // -0.000928694557
-    const float t41 = __builtin_fmaf(t25, t40, c23);
-    const float t42 = __builtin_fmaf(t16, t33, t41);
-    const float c24 = -0x1.08b384p-5f;  // -0.0323121622
-    const float c25 = 0x1.41063p-6f;  // 0.0195937604
-    const float t43 = __builtin_fmaf(t25, c24, c25);
-    const float c26 = 0x1.391e3ap-6f;  // 0.0191112105
-    const float t44 = __builtin_fmaf(t25, t43, c26);
-    const float c27 = -0x1.7e706ap-9f;  // -0.00291777891
-    const float t45 = __builtin_fmaf(t25, t44, c27);
-    const float c28 = 0x1.d20a7ap-9f;  // 0.00355561008
-    const float t46 = __builtin_fmaf(t25, t45, c28);
-    const float c29 = -0x1.1f1344p-7f;  // -0.00876084156
-    const float t47 = __builtin_fmaf(t25, t46, c29);
-    const float c30 = 0x1.ea1888p-13f;  // 0.000233695901
-    const float t48 = __builtin_fmaf(t25, t47, c30);
-    const float c31 = 0x1.82d3f4p-11f;  // 0.000737815746
-    const float t49 = __builtin_fmaf(t25, t48, c31);
-    const float c32 = 0x1.4e791ep-6f;  // 0.0204146188
-    const float c33 = 0x1.2d4958p-6f;  // 0.0183890685
-    const float t50 = __builtin_fmaf(t25, c32, c33);
-    const float c34 = -0x1.19b186p-4f;  // -0.0687728152
-    const float t51 = __builtin_fmaf(t25, t50, c34);
-    const float c35 = -0x1.7ef062p-9f;  // -0.00292159268
-    const float t52 = __builtin_fmaf(t25, t51, c35);
-    const float c36 = 0x1.ad41b6p-5f;  // 0.0523994975
-    const float t53 = __builtin_fmaf(t25, t52, c36);
-    const float c37 = -0x1.0c875cp-6f;  // -0.0163896941
-    const float t54 = __builtin_fmaf(t25, t53, c37);
-    const float c38 = -0x1.97a634p-8f;  // -0.00622023363
-    const float t55 = __builtin_fmaf(t25, t54, c38);
-    const float c39 = 0x1.00c3p-8f;  // 0.00391787291
-    const float t56 = __builtin_fmaf(t25, t55, c39);
-    const float c40 = -0x1.005ca6p-11f;  // -0.000488971535
-    const float t57 = __builtin_fmaf(t25, t56, c40);
-    const float c41 = 0x1.e63bb6p-6f;  // 0.0296773221
-    const float c42 = -0x1.d71af4p-7f;  // -0.0143769924
-    const float t58 = __builtin_fmaf(t25, c41, c42);
-    const float c43 = -0x1.968802p-4f;  // -0.0992508009
-    const float t59 = __builtin_fmaf(t25, t58, c43);
-    const float c44 = 0x1.104aacp-4f;  // 0.0664774626
-    const float t60 = __builtin_fmaf(t25, t59, c44);
-    const float c45 = 0x1.e3708ep-4f;  // 0.118027262
-    const float t61 = __builtin_fmaf(t25, t60, c45);
-    const float c46 = -0x1.6804a4p-4f;  // -0.0878950506
-    const float t62 = __builtin_fmaf(t25, t61, c46);
-    const float c47 = -0x1.3ccf68p-4f;  // -0.0773462355
-    const float t63 = __builtin_fmaf(t25, t62, c47);
-    const float c48 = 0x1.2e93b4p-6f;  // 0.0184678324
-    const float t64 = __builtin_fmaf(t25, t63, c48);
-    const float c49 = 0x1.945abep-4f;  // 0.098719351
-    const float t65 = __builtin_fmaf(t25, t64, c49);
-    const float c50 = -0x1.720e86p-5f;  // -0.0451729409
-    const float t66 = __builtin_fmaf(t25, t65, c50);
-    const float c51 = -0x1.eedaep-7f;  // -0.0151017755
-    const float t67 = __builtin_fmaf(t25, t66, c51);
-    const float c52 = 0x1.f78b0ap-8f;  // 0.00768345827
-    const float t68 = __builtin_fmaf(t25, t67, c52);
-    const float c53 = 0x1.3aba62p-1f;  // 0.614703238
-    const float c54 = -0x1.0e61a8p-1f;  // -0.528088808
-    const float t69 = __builtin_fmaf(t25, c53, c54);
-    const float c55 = -0x1.00d628p+0f;  // -1.00326777
-    const float t70 = __builtin_fmaf(t25, t69, c55);
-    const float c56 = 0x1.de537cp-1f;  // 0.934230685
-    const float t71 = __builtin_fmaf(t25, t70, c56);
-    const float c57 = 0x1.49d11ep-2f;  // 0.322086781
-    const float t72 = __builtin_fmaf(t25, t71, c57);
-    const float c58 = -0x1.7b1dcp-2f;  // -0.370230675
-    const float t73 = __builtin_fmaf(t25, t72, c58);
-    const float c59 = 0x1.f0109ep-7f;  // 0.0151386997
-    const float t74 = __builtin_fmaf(t25, t73, c59);
-    const float c60 = 0x1.00895ep-6f;  // 0.0156577509
-    const float t75 = __builtin_fmaf(t25, t74, c60);
-    const float c61 = 0x1.f2c458p-11f;  // 0.000951322494
-    const float t76 = __builtin_fmaf(t25, t75, c61);
-    const float t77 = __builtin_fmaf(t16, t42, t76);
-    const float c62 = 0x1.522ea8p-4f;  // 0.0825640261
-    const float c63 = -0x1.153396p-4f;  // -0.0676761493
-    const float t78 = __builtin_fmaf(t25, c62, c63);
-    const float c64 = -0x1.f3829cp-4f;  // -0.121950731
-    const float t79 = __builtin_fmaf(t25, t78, c64);
-    const float c65 = 0x1.9ca1ep-4f;  // 0.100740314
-    const float t80 = __builtin_fmaf(t25, t79, c65);
-    const float c66 = 0x1.5a7c3ap-5f;  // 0.042295564
-    const float t81 = __builtin_fmaf(t25, t80, c66);
-    const float c67 = -0x1.29d978p-5f;  // -0.03635858
-    const float t82 = __builtin_fmaf(t25, t81, c67);
-    const float c68 = -0x1.24bbb4p-10f;  // -0.0011166886
-    const float t83 = __builtin_fmaf(t25, t82, c68);
-    const float c69 = 0x1.c81dacp-10f;  // 0.0017399441
-    const float t84 = __builtin_fmaf(t25, t83, c69);
-    const float c70 = 0x1.8c50e8p-15f;  // 4.72445536e-05
-    const float t85 = __builtin_fmaf(t25, t84, c70);
-    const float c71 = 0x1.fc6c44p-5f;  // 0.0620633438
-    const float c72 = -0x1.14de5ep-4f;  // -0.0675948784
-    const float t86 = __builtin_fmaf(t25, c71, c72);
-    const float c73 = -0x1.40a76cp-4f;  // -0.0782846659
-    const float t87 = __builtin_fmaf(t25, t86, c73);
-    const float c74 = 0x1.77fc78p-4f;  // 0.0917935073
-    const float t88 = __builtin_fmaf(t25, t87, c74);
-    const float c75 = 0x1.7de7c4p-6f;  // 0.0233096518
-    const float t89 = __builtin_fmaf(t25, t88, c75);
-    const float c76 = -0x1.0e193p-5f;  // -0.0329709947
-    const float t90 = __builtin_fmaf(t25, t89, c76);
-    const float c77 = -0x1.7980fcp-10f;  // -0.00144006289
-    const float t91 = __builtin_fmaf(t25, t90, c77);
-    const float c78 = 0x1.b96ba6p-9f;  // 0.00336777116
-    const float t92 = __builtin_fmaf(t25, t91, c78);
-    const float c79 = -0x1.1c8554p-13f;  // -0.000135670096
-    const float t93 = __builtin_fmaf(t25, t92, c79);
-    const float t94 = __builtin_fmaf(t16, t85, t93);
-    const float c80 = 0x1.90a1c6p-6f;  // 0.0244526323
-    const float c81 = -0x1.b758c6p-6f;  // -0.0268155988
-    const float t95 = __builtin_fmaf(t25, c80, c81);
-    const float c82 = -0x1.73a176p-7f;  // -0.0113412691
-    const float t96 = __builtin_fmaf(t25, t95, c82);
-    const float c83 = 0x1.0b533ap-6f;  // 0.0163162295
-    const float t97 = __builtin_fmaf(t25, t96, c83);
-    const float c84 = -0x1.9e017cp-10f;  // -0.00157930679
-    const float t98 = __builtin_fmaf(t25, t97, c84);
-    const float c85 = -0x1.729d2p-11f;  // -0.000706889667
-    const float t99 = __builtin_fmaf(t25, t98, c85);
-    const float c86 = -0x1.40c5e6p-6f;  // -0.0195784327
-    const float c87 = 0x1.aa2862p-6f;  // 0.0260106046
-    const float t100 = __builtin_fmaf(t25, c86, c87);
-    const float c88 = 0x1.39542cp-8f;  // 0.00478101801
-    const float t101 = __builtin_fmaf(t25, t100, c88);
-    const float c89 = -0x1.deb7d4p-7f;  // -0.0146093164
-    const float t102 = __builtin_fmaf(t25, t101, c89);
-    const float c90 = 0x1.69dfbp-9f;  // 0.00276087783
-    const float t103 = __builtin_fmaf(t25, t102, c90);
-    const float c91 = 0x1.fa7ac8p-12f;  // 0.0004830166
-    const float t104 = __builtin_fmaf(t25, t103, c91);
-    const float t105 = __builtin_fmaf(t15, t99, t104);
-    const float t106 = __builtin_fmaf(t15, t105, t49);
-    const float t107 = __builtin_fmaf(t15, t106, t57);
-    const float c92 = -0x1.146452p-5f;  // -0.0337392427
-    const float c93 = 0x1.d2f924p-5f;  // 0.0570035651
-    const float t108 = __builtin_fmaf(t25, c92, c93);
-    const float c94 = 0x1.ce8394p-5f;  // 0.0564592257
-    const float t109 = __builtin_fmaf(t25, t108, c94);
-    const float c95 = -0x1.42a31cp-4f;  // -0.0787688345
-    const float t110 = __builtin_fmaf(t25, t109, c95);
-    const float c96 = -0x1.ebad86p-5f;  // -0.0600192659
-    const float t111 = __builtin_fmaf(t25, t110, c96);
-    const float c97 = 0x1.d792c2p-5f;  // 0.0575650968
-    const float t112 = __builtin_fmaf(t25, t111, c97);
-    const float c98 = 0x1.d64a1ep-7f;  // 0.0143520972
-    const float t113 = __builtin_fmaf(t25, t112, c98);
-    const float c99 = -0x1.b12568p-7f;  // -0.0132185705
-    const float t114 = __builtin_fmaf(t25, t113, c99);
-    const float c100 = 0x1.d3ac52p-11f;  // 0.000892015698
-    const float t115 = __builtin_fmaf(t25, t114, c100);
-    const float t116 = __builtin_fmaf(t15, t107, t115);
-    const float c101 = 0x1.e49436p-7f;  // 0.0147881759
-    const float c102 = -0x1.7fda12p-10f;  // -0.00146427855
-    const float t117 = __builtin_fmaf(t25, c101, c102);
-    const float c103 = -0x1.06a736p-4f;  // -0.0641243085
-    const float t118 = __builtin_fmaf(t25, t117, c103);
-    const float c104 = -0x1.5e7c72p-8f;  // -0.00534799369
-    const float t119 = __builtin_fmaf(t25, t118, c104);
-    const float c105 = 0x1.870fap-4f;  // 0.0954738855
-    const float t120 = __builtin_fmaf(t25, t119, c105);
-    const float c106 = 0x1.89a076p-6f;  // 0.0240250733
-    const float t121 = __builtin_fmaf(t25, t120, c106);
-    const float c107 = -0x1.64e87cp-4f;  // -0.0871357769
-    const float t122 = __builtin_fmaf(t25, t121, c107);
-    const float c108 = 0x1.512388p-7f;  // 0.0102886595
-    const float t123 = __builtin_fmaf(t25, t122, c108);
-    const float c109 = 0x1.139916p-6f;  // 0.0168211665
-    const float t124 = __builtin_fmaf(t25, t123, c109);
-    const float c110 = -0x1.cc25fp-9f;  // -0.00351065211
-    const float t125 = __builtin_fmaf(t25, t124, c110);
-    const float t126 = __builtin_fmaf(t15, t116, t125);
-    const float t127 = __builtin_fmaf(t15, t126, t68);
-    const float c111 = -0x1.92a6d2p-7f;  // -0.0122879529
-    const float c112 = 0x1.259216p-6f;  // 0.0179181304
-    const float t128 = __builtin_fmaf(t25, c111, c112);
-    const float c113 = 0x1.3379fep-5f;  // 0.0375337563
-    const float t129 = __builtin_fmaf(t25, t128, c113);
-    const float c114 = -0x1.0afc54p-4f;  // -0.0651820451
-    const float t130 = __builtin_fmaf(t25, t129, c114);
-    const float c115 = -0x1.0a463cp-4f;  // -0.065008387
-    const float t131 = __builtin_fmaf(t25, t130, c115);
-    const float c116 = 0x1.af3094p-4f;  // 0.105270937
-    const float t132 = __builtin_fmaf(t25, t131, c116);
-    const float c117 = 0x1.c48822p-4f;  // 0.110481389
-    const float t133 = __builtin_fmaf(t25, t132, c117);
-    const float c118 = -0x1.0c3a1cp-3f;  // -0.13097021
-    const float t134 = __builtin_fmaf(t25, t133, c118);
-    const float c119 = -0x1.d71b3ep-4f;  // -0.115016215
-    const float t135 = __builtin_fmaf(t25, t134, c119);
-    const float c120 = 0x1.395dp-3f;  // 0.153009415
-    const float t136 = __builtin_fmaf(t25, t135, c120);
-    const float c121 = -0x1.a4a944p-6f;  // -0.0256751217
-    const float t137 = __builtin_fmaf(t25, t136, c121);
-    const float c122 = -0x1.496566p-7f;  // -0.0100523708
-    const float t138 = __builtin_fmaf(t25, t137, c122);
-    const float t139 = __builtin_fmaf(t15, t127, t138);
-    const float c123 = 0x1.12012ap-2f;  // 0.267582566
-    const float c124 = -0x1.ccd0a6p-4f;  // -0.11250367
-    const float t140 = __builtin_fmaf(t25, c123, c124);
-    const float c125 = -0x1.f4ca34p-2f;  // -0.489052594
-    const float t141 = __builtin_fmaf(t25, t140, c125);
-    const float c126 = 0x1.cf6806p-4f;  // 0.113136314
-    const float t142 = __builtin_fmaf(t25, t141, c126);
-    const float c127 = 0x1.907a0ap-2f;  // 0.391090542
-    const float t143 = __builtin_fmaf(t25, t142, c127);
-    const float c128 = -0x1.864536p-4f;  // -0.0952808484
-    const float t144 = __builtin_fmaf(t25, t143, c128);
-    const float c129 = -0x1.e9a7f6p-4f;  // -0.119544946
-    const float t145 = __builtin_fmaf(t25, t144, c129);
-    const float c130 = 0x1.95a338p-5f;  // 0.0495163053
-    const float t146 = __builtin_fmaf(t25, t145, c130);
-    const float c131 = -0x1.fbed68p-9f;  // -0.00387517828
-    const float t147 = __builtin_fmaf(t25, t146, c131);
-    const float t148 = __builtin_fmaf(t16, t77, t147);
-    const float c132 = -0x1.e55d3ap-6f;  // -0.0296242777
-    const float c133 = -0x1.f38f12p-6f;  // -0.0304906536
-    const float t149 = __builtin_fmaf(t25, c132, c133);
-    const float c134 = 0x1.e4ec46p-4f;  // 0.11838939
-    const float t150 = __builtin_fmaf(t25, t149, c134);
-    const float c135 = -0x1.42326cp-5f;  // -0.0393306836
-    const float t151 = __builtin_fmaf(t25, t150, c135);
-    const float c136 = -0x1.09f6eep-2f;  // -0.259731025
-    const float t152 = __builtin_fmaf(t25, t151, c136);
-    const float c137 = 0x1.2469c4p-1f;  // 0.571119428
-    const float t153 = __builtin_fmaf(t25, t152, c137);
-    const float c138 = -0x1.d9cbdep-2f;  // -0.462691754
-    const float t154 = __builtin_fmaf(t25, t153, c138);
-    const float c139 = 0x1.849d74p-3f;  // 0.189753443
-    const float t155 = __builtin_fmaf(t25, t154, c139);
-    const float c140 = -0x1.ca22b4p-4f;  // -0.111849502
-    const float t156 = __builtin_fmaf(t25, t155, c140);
-    const float c141 = 0x1.19c5fp-4f;  // 0.0687922835
-    const float t157 = __builtin_fmaf(t25, t156, c141);
-    const float c142 = -0x1.e7c5f8p-7f;  // -0.0148856603
-    const float t158 = __builtin_fmaf(t25, t157, c142);
-    const float c143 = -0x1.022e92p-6f;  // -0.0157581735
-    const float c144 = -0x1.014c2cp-5f;  // -0.0314083919
-    const float t159 = __builtin_fmaf(t25, c143, c144);
-    const float c145 = 0x1.54c578p-4f;  // 0.0831961334
-    const float t160 = __builtin_fmaf(t25, t159, c145);
-    const float c146 = 0x1.6400c2p-3f;  // 0.17382957
-    const float t161 = __builtin_fmaf(t25, t160, c146);
-    const float c147 = -0x1.9351f2p-3f;  // -0.196933642
-    const float t162 = __builtin_fmaf(t25, t161, c147);
-    const float c148 = -0x1.a85caap-2f;  // -0.414415985
-    const float t163 = __builtin_fmaf(t25, t162, c148);
-    const float c149 = 0x1.502ce4p-2f;  // 0.328296244
-    const float t164 = __builtin_fmaf(t25, t163, c149);
-    const float c150 = 0x1.7c4e82p-1f;  // 0.742786467
-    const float t165 = __builtin_fmaf(t25, t164, c150);
-    const float c151 = -0x1.363754p+0f;  // -1.21178174
-    const float t166 = __builtin_fmaf(t25, t165, c151);
-    const float c152 = 0x1.6fdfc8p-1f;  // 0.71850419
-    const float t167 = __builtin_fmaf(t25, t166, c152);
-    const float c153 = -0x1.93b0d4p-3f;  // -0.197114617
-    const float t168 = __builtin_fmaf(t25, t167, c153);
-    const float c154 = 0x1.55a1a6p-6f;  // 0.0208515283
-    const float t169 = __builtin_fmaf(t25, t168, c154);
-    const float c155 = -0x1.8ef1c8p-4f;  // -0.0973985493
-    const float c156 = 0x1.d92a5ep-5f;  // 0.0577594601
-    const float t170 = __builtin_fmaf(t25, c155, c156);
-    const float c157 = 0x1.3a26c4p-3f;  // 0.153394252
-    const float t171 = __builtin_fmaf(t25, t170, c157);
-    const float c158 = -0x1.27d45p-4f;  // -0.0722239614
-    const float t172 = __builtin_fmaf(t25, t171, c158);
-    const float c159 = -0x1.36cb4ep-4f;  // -0.0758774802
-    const float t173 = __builtin_fmaf(t25, t172, c159);
-    const float c160 = 0x1.49763ep-6f;  // 0.0201087575
-    const float t174 = __builtin_fmaf(t25, t173, c160);
-    const float c161 = 0x1.0ab4cp-6f;  // 0.0162784457
-    const float t175 = __builtin_fmaf(t25, t174, c161);
-    const float c162 = -0x1.ac51c4p-10f;  // -0.00163390883
-    const float t176 = __builtin_fmaf(t25, t175, c162);
-    const float c163 = -0x1.c02df8p-11f;  // -0.000854834681
-    const float t177 = __builtin_fmaf(t25, t176, c163);
-    const float t178 = __builtin_fmaf(t16, t94, t177);
-    const float c164 = 0x1.a21056p-6f;  // 0.0255165901
-    const float c165 = -0x1.bdc536p-4f;  // -0.108830653
-    const float t179 = __builtin_fmaf(t25, c164, c165);
-    const float c166 = -0x1.e1c868p-7f;  // -0.0147028454
-    const float t180 = __builtin_fmaf(t25, t179, c166);
-    const float c167 = 0x1.0e2e4cp-2f;  // 0.263848484
-    const float t181 = __builtin_fmaf(t25, t180, c167);
-    const float c168 = -0x1.8ac516p-4f;  // -0.096379362
-    const float t182 = __builtin_fmaf(t25, t181, c168);
-    const float c169 = -0x1.5eea6ep-3f;  // -0.171345577
-    const float t183 = __builtin_fmaf(t25, t182, c169);
-    const float c170 = 0x1.99ffeep-4f;  // 0.100097589
-    const float t184 = __builtin_fmaf(t25, t183, c170);
-    const float c171 = 0x1.059352p-6f;  // 0.0159652997
-    const float t185 = __builtin_fmaf(t25, t184, c171);
-    const float c172 = -0x1.0aa578p-6f;  // -0.0162748024
-    const float t186 = __builtin_fmaf(t25, t185, c172);
-    const float c173 = 0x1.f70224p-10f;  // 0.00191882462
-    const float t187 = __builtin_fmaf(t25, t186, c173);
-    const float t188 = __builtin_fmaf(t16, t178, t187);
-    const float c174 = 0x1.059ebcp-6f;  // 0.015968021
-    const float c175 = 0x1.717fc6p-6f;  // 0.0225524362
-    const float t189 = __builtin_fmaf(t25, c174, c175);
-    const float c176 = -0x1.358266p-4f;  // -0.0755638108
-    const float t190 = __builtin_fmaf(t25, t189, c176);
-    const float c177 = -0x1.23b332p-5f;  // -0.0356079079
-    const float t191 = __builtin_fmaf(t25, t190, c177);
-    const float c178 = 0x1.192318p-3f;  // 0.137273967
-    const float t192 = __builtin_fmaf(t25, t191, c178);
-    const float c179 = -0x1.3b46fap-5f;  // -0.0384859927
-    const float t193 = __builtin_fmaf(t25, t192, c179);
-    const float c180 = -0x1.92f6c8p-5f;  // -0.0491899401
-    const float t194 = __builtin_fmaf(t25, t193, c180);
-    const float c181 = 0x1.e51c68p-8f;  // 0.00740220584
-    const float t195 = __builtin_fmaf(t25, t194, c181);
-    const float c182 = 0x1.0d7ae2p-6f;  // 0.0164477546
-    const float t196 = __builtin_fmaf(t25, t195, c182);
-    const float c183 = 0x1.8dd1c6p-7f;  // 0.0121404855
-    const float t197 = __builtin_fmaf(t25, t196, c183);
-    const float c184 = -0x1.18f5cp-6f;  // -0.0171484351
-    const float t198 = __builtin_fmaf(t25, t197, c184);
-    const float c185 = 0x1.19a552p-8f;  // 0.00429757359
-    const float t199 = __builtin_fmaf(t25, t198, c185);
-    const float c186 = 0x1.52329ep-6f;  // 0.0206419509
-    const float c187 = 0x1.eceba2p-7f;  // 0.0150427381
-    const float t200 = __builtin_fmaf(t25, c186, c187);
-    const float c188 = -0x1.43544p-4f;  // -0.0789377689
-    const float t201 = __builtin_fmaf(t25, t200, c188);
-    const float c189 = -0x1.979888p-4f;  // -0.0995106995
-    const float t202 = __builtin_fmaf(t25, t201, c189);
-    const float c190 = 0x1.d4b85cp-4f;  // 0.114433631
-    const float t203 = __builtin_fmaf(t25, t202, c190);
-    const float c191 = 0x1.1e5ee8p-2f;  // 0.279658914
-    const float t204 = __builtin_fmaf(t25, t203, c191);
-    const float c192 = -0x1.ac616p-4f;  // -0.104585052
-    const float t205 = __builtin_fmaf(t25, t204, c192);
-    const float c193 = -0x1.0a67fp-1f;  // -0.52032423
-    const float t206 = __builtin_fmaf(t25, t205, c193);
-    const float c194 = 0x1.a61268p-2f;  // 0.412179589
-    const float t207 = __builtin_fmaf(t25, t206, c194);
-    const float c195 = 0x1.11ccacp-3f;  // 0.133691162
-    const float t208 = __builtin_fmaf(t25, t207, c195);
-    const float c196 = -0x1.121452p-2f;  // -0.267655641
-    const float t209 = __builtin_fmaf(t25, t208, c196);
-    const float c197 = 0x1.c56ff2p-4f;  // 0.110702462
-    const float t210 = __builtin_fmaf(t25, t209, c197);
-    const float c198 = -0x1.f7ceeep-7f;  // -0.0153750097
-    const float t211 = __builtin_fmaf(t25, t210, c198);
-    const float c199 = -0x1.07698cp-7f;  // -0.00803870521
-    const float c200 = -0x1.2ab0f6p-8f;  // -0.00455766683
-    const float t212 = __builtin_fmaf(t25, c199, c200);
-    const float c201 = 0x1.5ecbdp-6f;  // 0.0214108974
-    const float t213 = __builtin_fmaf(t25, t212, c201);
-    const float c202 = 0x1.e42e38p-7f;  // 0.0147760175
-    const float t214 = __builtin_fmaf(t25, t213, c202);
-    const float c203 = -0x1.9ac536p-8f;  // -0.0062678582
-    const float t215 = __builtin_fmaf(t25, t214, c203);
-    const float c204 = -0x1.9bc6ep-6f;  // -0.0251328647
-    const float t216 = __builtin_fmaf(t25, t215, c204);
-    const float c205 = -0x1.f681dep-5f;  // -0.0613412224
-    const float t217 = __builtin_fmaf(t25, t216, c205);
-    const float c206 = 0x1.65dbb4p-5f;  // 0.0436838642
-    const float t218 = __builtin_fmaf(t25, t217, c206);
-    const float c207 = 0x1.d028f8p-3f;  // 0.226640642
-    const float t219 = __builtin_fmaf(t25, t218, c207);
-    const float c208 = -0x1.84d44ep-2f;  // -0.379716128
-    const float t220 = __builtin_fmaf(t25, t219, c208);
-    const float c209 = 0x1.d36794p-3f;  // 0.228224903
-    const float t221 = __builtin_fmaf(t25, t220, c209);
-    const float c210 = -0x1.9708f8p-5f;  // -0.0496868938
-    const float t222 = __builtin_fmaf(t25, t221, c210);
-    const float t223 = __builtin_fmaf(t15, t139, t222);
-    const float t224 = t23 * t223;  // dmean_dvar, normalised
-    const float t225 = t11 * t224;
-    const float t226 = t225 * grad_mean;
-    const float c211 = -0x1.73ee8cp-3f;  // -0.181607336
-    const float c212 = 0x1.3d3032p-3f;  // 0.154877082
-    const float t227 = __builtin_fmaf(t25, c211, c212);
-    const float c213 = 0x1.70ddcap-3f;  // 0.180110529
-    const float t228 = __builtin_fmaf(t25, t227, c213);
-    const float c214 = -0x1.47cbfep-7f;  // -0.0100035658
-    const float t229 = __builtin_fmaf(t25, t228, c214);
-    const float c215 = -0x1.8f5794p-3f;  // -0.194991261
-    const float t230 = __builtin_fmaf(t25, t229, c215);
-    const float c216 = -0x1.373f58p-4f;  // -0.0759881437
-    const float t231 = __builtin_fmaf(t25, t230, c216);
-    const float c217 = 0x1.89c6ecp-3f;  // 0.192273945
-    const float t232 = __builtin_fmaf(t25, t231, c217);
-    const float c218 = -0x1.289aaap-4f;  // -0.0724131241
-    const float t233 = __builtin_fmaf(t25, t232, c218);
-    const float c219 = 0x1.df70fap-8f;  // 0.00731569389
-    const float t234 = __builtin_fmaf(t25, t233, c219);
-    const float t235 = __builtin_fmaf(t16, t148, t234);
-    const float t236 = __builtin_fmaf(t16, t235, t158);
-    const float t237 = __builtin_fmaf(t16, t236, t169);
-    const float c220 = 0x1.a08cd2p-7f;  // 0.0127120996
-    const float c221 = 0x1.985d0ap-5f;  // 0.049849052
-    const float t238 = __builtin_fmaf(t25, c220, c221);
-    const float c222 = -0x1.1053b2p-5f;  // -0.033243034
-    const float t239 = __builtin_fmaf(t25, t238, c222);
-    const float c223 = -0x1.0564cap-2f;  // -0.255267292
-    const float t240 = __builtin_fmaf(t25, t239, c223);
-    const float c224 = 0x1.71367cp-8f;  // 0.00563374069
-    const float t241 = __builtin_fmaf(t25, t240, c224);
-    const float c225 = 0x1.704522p-1f;  // 0.719277442
-    const float t242 = __builtin_fmaf(t25, t241, c225);
-    const float c226 = -0x1.da3e02p-6f;  // -0.0289454479
-    const float t243 = __builtin_fmaf(t25, t242, c226);
-    const float c227 = -0x1.d1bd92p+0f;  // -1.81929886
-    const float t244 = __builtin_fmaf(t25, t243, c227);
-    const float c228 = 0x1.3007b4p+1f;  // 2.37523508
-    const float t245 = __builtin_fmaf(t25, t244, c228);
-    const float c229 = -0x1.5f1618p+0f;  // -1.37143087
-    const float t246 = __builtin_fmaf(t25, t245, c229);
-    const float c230 = 0x1.8fed5cp-2f;  // 0.390553892
-    const float t247 = __builtin_fmaf(t25, t246, c230);
-    const float c231 = -0x1.70f2fap-5f;  // -0.0450377353
-    const float t248 = __builtin_fmaf(t25, t247, c231);
-    const float t249 = __builtin_fmaf(t16, t237, t248);
-    const float t250 = t23 * t249;  // dvar_dmu, normalised
-    const float t251 = t10 * t250;
-    const float c232 = -0x1.36082ap-6f;  // -0.0189228449
-    const float c233 = -0x1.056668p-7f;  // -0.00797729567
-    const float t252 = __builtin_fmaf(t25, c232, c233);
-    const float c234 = 0x1.fb0cb2p-5f;  // 0.061895702
-    const float t253 = __builtin_fmaf(t25, t252, c234);
-    const float c235 = 0x1.50b03ep-9f;  // 0.00256872899
-    const float t254 = __builtin_fmaf(t25, t253, c235);
-    const float c236 = -0x1.268b2ep-4f;  // -0.0719100758
-    const float t255 = __builtin_fmaf(t25, t254, c236);
-    const float c237 = 0x1.61bdfcp-6f;  // 0.021590706
-    const float t256 = __builtin_fmaf(t25, t255, c237);
-    const float c238 = 0x1.9330d6p-6f;  // 0.0246088114
-    const float t257 = __builtin_fmaf(t25, t256, c238);
-    const float c239 = -0x1.93b97ap-7f;  // -0.0123206945
-    const float t258 = __builtin_fmaf(t25, t257, c239);
-    const float c240 = 0x1.502b8ep-12f;  // 0.000320596824
-    const float t259 = __builtin_fmaf(t25, t258, c240);
-    const float c241 = 0x1.56e152p-7f;  // 0.010463872
-    const float c242 = 0x1.168b84p-7f;  // 0.00850051828
-    const float t260 = __builtin_fmaf(t25, c241, c242);
-    const float c243 = -0x1.1366a4p-5f;  // -0.0336182788
-    const float t261 = __builtin_fmaf(t25, t260, c243);
-    const float c244 = -0x1.75119ap-6f;  // -0.0227703098
-    const float t262 = __builtin_fmaf(t25, t261, c244);
-    const float c245 = 0x1.59e64ep-5f;  // 0.0422240756
-    const float t263 = __builtin_fmaf(t25, t262, c245);
-    const float c246 = 0x1.8aa38ap-5f;  // 0.0481736846
-    const float t264 = __builtin_fmaf(t25, t263, c246);
-    const float c247 = -0x1.f31fa6p-5f;  // -0.0609281771
-    const float t265 = __builtin_fmaf(t25, t264, c247);
-    const float c248 = -0x1.f0b384p-7f;  // -0.0151581187
-    const float t266 = __builtin_fmaf(t25, t265, c248);
-    const float c249 = 0x1.cf1a54p-6f;  // 0.0282655545
-    const float t267 = __builtin_fmaf(t25, t266, c249);
-    const float c250 = -0x1.458be8p-8f;  // -0.00496744551
-    const float t268 = __builtin_fmaf(t25, t267, c250);
-    const float c251 = 0x1.6fa8ccp-6f;  // 0.0224401467
-    const float c252 = 0x1.19964ep-6f;  // 0.0171867143
-    const float t269 = __builtin_fmaf(t25, c251, c252);
-    const float c253 = -0x1.255f34p-4f;  // -0.0716239959
-    const float t270 = __builtin_fmaf(t25, t269, c253);
-    const float c254 = 0x1.961cbcp-8f;  // 0.00619678106
-    const float t271 = __builtin_fmaf(t25, t270, c254);
-    const float c255 = 0x1.55c2c6p-6f;  // 0.0208594259
-    const float t272 = __builtin_fmaf(t25, t271, c255);
-    const float c256 = 0x1.daaa44p-7f;  // 0.0144856293
-    const float t273 = __builtin_fmaf(t25, t272, c256);
-    const float c257 = -0x1.4eb32ep-10f;  // -0.00127677887
-    const float t274 = __builtin_fmaf(t25, t273, c257);
-    const float c258 = -0x1.bb3fap-7f;  // -0.0135268718
-    const float t275 = __builtin_fmaf(t25, t274, c258);
-    const float c259 = 0x1.b22792p-8f;  // 0.00662467303
-    const float t276 = __builtin_fmaf(t25, t275, c259);
-    const float c260 = -0x1.2eab9ep-10f;  // -0.00115459587
-    const float t277 = __builtin_fmaf(t25, t276, c260);
-    const float t278 = __builtin_fmaf(t16, t188, t277);
-    const float t279 = __builtin_fmaf(t16, t278, t199);
-    const float t280 = __builtin_fmaf(t16, t279, t211);
-    const float c261 = -0x1.b02f4ap-7f;  // -0.013189231
-    const float c262 = -0x1.7fbdf2p-6f;  // -0.0234217513
-    const float t281 = __builtin_fmaf(t25, c261, c262);
-    const float c263 = 0x1.1e6a34p-5f;  // 0.034962751
-    const float t282 = __builtin_fmaf(t25, t281, c263);
-    const float c264 = 0x1.b34836p-4f;  // 0.106270038
-    const float t283 = __builtin_fmaf(t25, t282, c264);
-    const float c265 = -0x1.330942p-7f;  // -0.0093700001
-    const float t284 = __builtin_fmaf(t25, t283, c265);
-    const float c266 = -0x1.ee4d02p-3f;  // -0.241357818
-    const float t285 = __builtin_fmaf(t25, t284, c266);
-    const float c267 = -0x1.165ceap-4f;  // -0.0679597035
-    const float t286 = __builtin_fmaf(t25, t285, c267);
-    const float c268 = 0x1.d77662p-2f;  // 0.460412532
-    const float t287 = __builtin_fmaf(t25, t286, c268);
-    const float c269 = -0x1.35d66ep-3f;  // -0.151287898
-    const float t288 = __builtin_fmaf(t25, t287, c269);
-    const float c270 = -0x1.3ce1a2p-2f;  // -0.309454471
-    const float t289 = __builtin_fmaf(t25, t288, c270);
-    const float c271 = 0x1.40e5a8p-2f;  // 0.313376069
-    const float t290 = __builtin_fmaf(t25, t289, c271);
-    const float c272 = -0x1.d45a2p-4f;  // -0.114343762
-    const float t291 = __builtin_fmaf(t25, t290, c272);
-    const float c273 = 0x1.f7366ap-7f;  // 0.0153568285
-    const float t292 = __builtin_fmaf(t25, t291, c273);
-    const float t293 = __builtin_fmaf(t16, t280, t292);  // dvar_dvar, normalised
-    const float t294 = t11 * t293;
-    const float t295 = __builtin_fmaf(t294, grad_var, t226);
-    const float c274 = -0x1.eb8d42p-7f;  // -0.0150009701
-    const float c275 = 0x1.6585fap-7f;  // 0.0109107466
-    const float t296 = __builtin_fmaf(t25, c274, c275);
-    const float c276 = 0x1.e5082p-7f;  // 0.014801994
-    const float t297 = __builtin_fmaf(t25, t296, c276);
-    const float c277 = -0x1.4e40fep-7f;  // -0.0102006188
-    const float t298 = __builtin_fmaf(t25, t297, c277);
-    const float c278 = -0x1.cac93ap-10f;  // -0.00175012986
-    const float t299 = __builtin_fmaf(t25, t298, c278);
-    const float c279 = 0x1.08db84p-10f;  // 0.00101035112
-    const float t300 = __builtin_fmaf(t25, t299, c279);
-    const float c280 = 0x1.b371ecp-7f;  // 0.013288727
-    const float c281 = -0x1.b863a8p-7f;  // -0.0134396143
-    const float t301 = __builtin_fmaf(t25, c280, c281);
-    const float c282 = -0x1.5a1d2p-7f;  // -0.010562554
-    const float t302 = __builtin_fmaf(t25, t301, c282);
-    const float c283 = 0x1.8b4896p-7f;  // 0.0120630963
-    const float t303 = __builtin_fmaf(t25, t302, c283);
-    const float c284 = -0x1.0db5b2p-12f;  // -0.000257215259
-    const float t304 = __builtin_fmaf(t25, t303, c284);
-    const float c285 = -0x1.01f45ap-10f;  // -0.000984018319
-    const float t305 = __builtin_fmaf(t25, t304, c285);
-    const float t306 = __builtin_fmaf(t15, t300, t305);
-    const float c286 = -0x1.8fd914p-7f;  // -0.0122023914
-    const float c287 = 0x1.1ebadp-7f;  // 0.00875029713
-    const float t307 = __builtin_fmaf(t25, c286, c287);
-    const float c288 = 0x1.75fa9p-6f;  // 0.022825852
-    const float t308 = __builtin_fmaf(t25, t307, c288);
-    const float c289 = -0x1.0e4cfap-6f;  // -0.0164978448
-    const float t309 = __builtin_fmaf(t25, t308, c289);
-    const float c290 = -0x1.2f3496p-7f;  // -0.0092530949
-    const float t310 = __builtin_fmaf(t25, t309, c290);
-    const float c291 = 0x1.a8dc5p-8f;  // 0.00648285821
-    const float t311 = __builtin_fmaf(t25, t310, c291);
-    const float c292 = -0x1.16fd2ep-14f;  // -6.65161569e-05
-    const float t312 = __builtin_fmaf(t25, t311, c292);
-    const float t313 = __builtin_fmaf(t15, t306, t312);
-    const float t314 = __builtin_fmaf(t15, t313, t259);
-    const float t315 = __builtin_fmaf(t15, t314, t268);
-    const float c293 = -0x1.4abf08p-7f;  // -0.0100935735
-    const float c294 = 0x1.cfb98cp-7f;  // 0.0141517576
-    const float t316 = __builtin_fmaf(t25, c293, c294);
-    const float c295 = 0x1.902c5ep-5f;  // 0.0488492809
-    const float t317 = __builtin_fmaf(t25, t316, c295);
-    const float c296 = -0x1.27bf5p-5f;  // -0.0361019671
-    const float t318 = __builtin_fmaf(t25, t317, c296);
-    const float c297 = -0x1.ac6cacp-4f;  // -0.104595825
-    const float t319 = __builtin_fmaf(t25, t318, c297);
-    const float c298 = 0x1.38e276p-5f;  // 0.0381939225
-    const float t320 = __builtin_fmaf(t25, t319, c298);
-    const float c299 = 0x1.1d3f46p-3f;  // 0.139280841
-    const float t321 = __builtin_fmaf(t25, t320, c299);
-    const float c300 = -0x1.3792cap-4f;  // -0.0760677233
-    const float t322 = __builtin_fmaf(t25, t321, c300);
-    const float c301 = -0x1.43007ap-5f;  // -0.0394289382
-    const float t323 = __builtin_fmaf(t25, t322, c301);
-    const float c302 = 0x1.a7a1dcp-6f;  // 0.0258564614
-    const float t324 = __builtin_fmaf(t25, t323, c302);
-    const float t325 = __builtin_fmaf(t15, t315, t324);
-    const float c303 = 0x1.e66c92p-10f;  // 0.00185556069
-    const float c304 = -0x1.14321cp-8f;  // -0.00421441253
-    const float t326 = __builtin_fmaf(t25, c303, c304);
-    const float c305 = -0x1.9b5d12p-7f;  // -0.0125538195
-    const float t327 = __builtin_fmaf(t25, t326, c305);
-    const float c306 = 0x1.7bc498p-7f;  // 0.0115895979
-    const float t328 = __builtin_fmaf(t25, t327, c306);
-    const float c307 = 0x1.8e7d8cp-5f;  // 0.0486438498
-    const float t329 = __builtin_fmaf(t25, t328, c307);
-    const float c308 = -0x1.1e83f8p-6f;  // -0.0174875185
-    const float t330 = __builtin_fmaf(t25, t329, c308);
-    const float c309 = -0x1.834b06p-3f;  // -0.18910794
-    const float t331 = __builtin_fmaf(t25, t330, c309);
-    const float c310 = 0x1.3c70d4p-2f;  // 0.309024155
-    const float t332 = __builtin_fmaf(t25, t331, c310);
-    const float c311 = -0x1.866938p-3f;  // -0.190630376
-    const float t333 = __builtin_fmaf(t25, t332, c311);
-    const float c312 = 0x1.5efabp-5f;  // 0.0428441465
-    const float t334 = __builtin_fmaf(t25, t333, c312);
-    const float t335 = __builtin_fmaf(t15, t325, t334);  // dmean_dmu, normalised
-    const float t336 = t4 * t335;
-    const float t337 = t336 * grad_mean;
-    const float t338 = __builtin_fmaf(t251, grad_var, t337);
-    *out_grad_mean = t338;
-    *out_grad_var = t295;
+    const float t0 = var + 0.40506682f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 0.6364486f;
+    const float t5 = t2 * ((var * t2) * (0.40506682f * t2));
+    const float t6 = t2 * t2;
+    const float t7 = (t3 < (-13.023121f)) ? (-13.023121f) : t3;
+    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t9 = FMA(2.0f, t4, -1.0f);
+    const float t10 = (13.023121f < t7) ? 13.023121f : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.94960856f, 8.546476f)));
+    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
+    const float t13 = FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.49664885f,
+        0.53131974f), 0.61292714f), -0.71127933f), -0.16147883f), 0.24626298f), -0.005878904f), -0.017173829f),
+        0.0011133099f), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.2803959f,
+        0.35909367f), 0.23561953f), -0.40938827f), 0.018287018f), 0.09514422f), -0.017394807f), -0.00059254776f),
+        -0.00092869456f));
+    const float t14 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.032312162f, 0.01959376f),
+        0.01911121f), -0.002917779f), 0.00355561f), -0.008760842f), 0.0002336959f), 0.00073781575f);
+    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.020414619f,
+        0.018389069f), -0.068772815f), -0.0029215927f), 0.052399497f), -0.016389694f), -0.0062202336f), 0.003917873f),
+        -0.00048897153f);
+    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.029677322f, -0.014376992f), -0.0992508f), 0.06647746f), 0.11802726f), -0.08789505f), -0.077346236f),
+        0.018467832f), 0.09871935f), -0.04517294f), -0.0151017755f), 0.0076834583f);
+    const float t17 = FMA(t9, t13, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.61470324f,
+        -0.5280888f), -1.0032678f), 0.9342307f), 0.32208678f), -0.37023067f), 0.0151387f), 0.01565775f),
+        0.0009513225f));
+    const float t18 = FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.082564026f,
+        -0.06767615f), -0.12195073f), 0.10074031f), 0.042295564f), -0.03635858f), -0.0011166886f), 0.0017399441f),
+        4.7244554e-5f), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.062063344f,
+        -0.06759488f), -0.078284666f), 0.09179351f), 0.023309652f), -0.032970995f), -0.0014400629f), 0.0033677712f),
+        -0.0001356701f));
+    const float t19 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.024452632f, -0.026815599f), -0.011341269f), 0.01631623f), -0.0015793068f), -0.00070688967f),
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.019578433f, 0.026010605f), 0.004781018f), -0.014609316f),
+        0.0027608778f), 0.0004830166f)), t14), t15), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, -0.033739243f, 0.057003565f), 0.056459226f), -0.078768834f), -0.060019266f), 0.057565097f),
+        0.014352097f), -0.0132185705f), 0.0008920157f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.014788176f, -0.0014642786f), -0.06412431f), -0.0053479937f), 0.095473886f), 0.024025073f),
+        -0.08713578f), 0.0102886595f), 0.016821167f), -0.003510652f)), t16), FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.012287953f, 0.01791813f), 0.037533756f),
+        -0.065182045f), -0.06500839f), 0.10527094f), 0.11048139f), -0.13097021f), -0.115016215f), 0.15300941f),
+        -0.025675122f), -0.010052371f));
+    const float t20 = FMA(t9, t17, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.26758257f,
+        -0.11250367f), -0.4890526f), 0.113136314f), 0.39109054f), -0.09528085f), -0.119544946f), 0.049516305f),
+        -0.0038751783f));
+    const float t21 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.029624278f, -0.030490654f), 0.11838939f), -0.039330684f), -0.25973102f), 0.5711194f), -0.46269175f),
+        0.18975344f), -0.1118495f), 0.06879228f), -0.01488566f);
+    const float t22 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, -0.015758174f, -0.031408392f), 0.08319613f), 0.17382957f), -0.19693364f), -0.414416f), 0.32829624f),
+        0.74278647f), -1.2117817f), 0.7185042f), -0.19711462f), 0.020851528f);
+    const float t23 = FMA(t9, FMA(t9, t18, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.09739855f, 0.05775946f), 0.15339425f), -0.07222396f), -0.07587748f), 0.020108758f), 0.016278446f),
+        -0.0016339088f), -0.0008548347f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.02551659f, -0.10883065f), -0.014702845f), 0.26384848f), -0.09637936f), -0.17134558f), 0.10009759f),
+        0.0159653f), -0.016274802f), 0.0019188246f));
+    const float t24 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.015968021f, 0.022552436f), -0.07556381f), -0.035607908f), 0.13727397f), -0.038485993f),
+        -0.04918994f), 0.007402206f), 0.016447755f), 0.012140485f), -0.017148435f), 0.0042975736f);
+    const float t25 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.02064195f, 0.015042738f), -0.07893777f), -0.0995107f), 0.11443363f), 0.2796589f),
+        -0.10458505f), -0.52032423f), 0.4121796f), 0.13369116f), -0.26765564f), 0.11070246f), -0.01537501f);
+    // dmean_dvar, normalised
+    const float t26 = t11 * FMA(t8, t19, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, -0.008038705f, -0.004557667f), 0.021410897f), 0.0147760175f), -0.006267858f),
+        -0.025132865f), -0.061341222f), 0.043683864f), 0.22664064f), -0.37971613f), 0.2282249f), -0.049686894f));
+    const float t27 = (t6 * t26) * grad_mean;
+    // dvar_dmu, normalised
+    const float t28 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t9, t20, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.18160734f, 0.15487708f), 0.18011053f), -0.010003566f), -0.19499126f), -0.07598814f),
+        0.19227394f), -0.072413124f), 0.007315694f)), t21), t22), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0127121f, 0.049849052f), -0.033243034f), -0.2552673f),
+        0.0056337407f), 0.71927744f), -0.028945448f), -1.8192989f), 2.375235f), -1.3714309f), 0.3905539f),
+        -0.045037735f));
+    const float t29 = t5 * t28;
+    const float t30 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.018922845f,
+        -0.007977296f), 0.061895702f), 0.002568729f), -0.071910076f), 0.021590706f), 0.024608811f), -0.0123206945f),
+        0.00032059682f);
+    const float t31 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.010463872f,
+        0.008500518f), -0.03361828f), -0.02277031f), 0.042224076f), 0.048173685f), -0.060928177f), -0.015158119f),
+        0.028265554f), -0.0049674455f);
+    // dvar_dvar, normalised
+    const float t32 = FMA(t9, FMA(t9, FMA(t9, FMA(t9, t23, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, 0.022440147f, 0.017186714f), -0.071623996f), 0.006196781f), 0.020859426f),
+        0.014485629f), -0.0012767789f), -0.013526872f), 0.006624673f), -0.0011545959f)), t24), t25), FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.013189231f,
+        -0.023421751f), 0.03496275f), 0.10627004f), -0.00937f), -0.24135782f), -0.0679597f), 0.46041253f),
+        -0.1512879f), -0.30945447f), 0.31337607f), -0.11434376f), 0.015356828f));
+    const float t33 = FMA(t6 * t32, grad_var, t27);
+    // dmean_dmu, normalised
+    const float t34 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.01500097f, 0.010910747f), 0.014801994f), -0.010200619f), -0.0017501299f), 0.0010103511f), FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, 0.013288727f, -0.013439614f), -0.010562554f), 0.012063096f), -0.00025721526f),
+        -0.0009840183f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.012202391f, 0.008750297f),
+        0.022825852f), -0.016497845f), -0.009253095f), 0.006482858f), -6.651616e-5f)), t30), t31), FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0100935735f, 0.014151758f), 0.04884928f),
+        -0.036101967f), -0.104595825f), 0.038193922f), 0.13928084f), -0.07606772f), -0.03942894f), 0.025856461f)),
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0018555607f,
+        -0.0042144125f), -0.012553819f), 0.011589598f), 0.04864385f), -0.017487518f), -0.18910794f), 0.30902416f),
+        -0.19063038f), 0.042844146f));
+    const float t35 = FMA(t29, grad_var, (t2 * t34) * grad_mean);
+    *out_grad_mean = t35;
+    *out_grad_var = t33;
 }
 
 void tanh_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -25,6 +25,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -44,527 +48,105 @@ static inline __attribute__((always_inline)) void tanhshrink_exact_forward_eleme
                                                                                    float *restrict out_mean,
                                                                                    float *restrict out_var)
 {
-    const float c0 = 0x1.14869p-1f;  // 0.54008913
-    const float t0 = var + c0;
+    const float t0 = var + 0.54008913f;
     const _Bool t1 = 0.0f <= var;
-    const float t2 = __builtin_fabsf(mean);
+    const float t2 = ABS(mean);
     const float t3 = mean * mean;
     const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
     const float t5 = t2 * (-2.0f);
-    const float c1 = 0x1.19999ap-1f;  // 0.550000012
-    const _Bool t6 = t2 < c1;
-    const float t7 = __builtin_sqrtf(t4);
-    const float t8 = 1.0f / t7;
-    const _Bool t9 = mean < 0.0f;
-    const _Bool t10 = var == 0.0f;
-    const float c2 = -0x1.98a754p-8f;  // -0.00623555947
-    const float c3 = 0x1.58b6ccp-6f;  // 0.0210396759
-    const float t11 = __builtin_fmaf(t3, c2, c3);
-    const float c4 = -0x1.b91458p-5f;  // -0.0538427085
-    const float t12 = __builtin_fmaf(t3, t11, c4);
-    const float c5 = 0x1.110c7ep-3f;  // 0.133324608
-    const float t13 = __builtin_fmaf(t3, t12, c5);
-    const float c6 = -0x1.555546p-2f;  // -0.333333105
-    const float t14 = __builtin_fmaf(t3, t13, c6);
-    const float t15 = __builtin_fmaf(t3, t14, 1.0f);
-    const float t16 = mean * t15;
-    const _Bool t17 = t5 < (-87.25f);
-    const float t18 = t17 ? (-87.25f) : t5;
-    const float c7 = 0x1.715476p+0f;  // 1.44269502
-    const float c8 = 0x1.8p+23f;  // 12582912
-    const float t19 = __builtin_fmaf(t18, c7, c8);
-    const float t20 = t19 - c8;
-    const uint32_t t21 = as_bits(t19);
-    const uint32_t t22 = t21 + 127u;
-    const uint32_t t23 = t22 << 23u;
-    const float t24 = as_float(t23);
-    const float c9 = -0x1.62e4p-1f;  // -0.693145752
-    const float t25 = __builtin_fmaf(t20, c9, t18);
-    const float c10 = -0x1.7f7d1cp-20f;  // -1.42860677e-06
-    const float t26 = t20 * c10;
-    const float t27 = t25 + t26;
-    const float c11 = 0x1.6a21acp-10f;  // 0.00138142216
-    const float c12 = 0x1.123b6ap-7f;  // 0.00836889911
-    const float t28 = __builtin_fmaf(t27, c11, c12);
-    const float c13 = 0x1.5558fap-5f;  // 0.0416684039
-    const float t29 = __builtin_fmaf(t27, t28, c13);
-    const float c14 = 0x1.55549p-3f;  // 0.166665196
-    const float t30 = __builtin_fmaf(t27, t29, c14);
-    const float c15 = 0x1.fffffcp-2f;  // 0.49999994
-    const float t31 = __builtin_fmaf(t27, t30, c15);
-    const float t32 = t27 * t27;
-    const float t33 = __builtin_fmaf(t31, t32, t27);
-    const float t34 = 1.0f + t33;
-    const float t35 = t34 * t24;
-    const float t36 = t17 ? 0.0f : t35;
-    const float t37 = mean * t8;
-    const float c16 = 0x1.7845cep-1f;  // 0.734907568
-    const float t38 = t8 * c16;
-    const float c17 = -0x1.68e844p+3f;  // -11.2783527
-    const _Bool t39 = t37 < c17;
-    const float t40 = t39 ? c17 : t37;
-    const float t41 = __builtin_fmaf(2.0f, t38, (-1.0f));
-    const float t42 = 2.0f * t38;
-    const float t43 = __builtin_fmaf(t38, t42, (-1.0f));
-    const float c18 = 0x1.68e844p+3f;  // 11.2783527
-    const _Bool t44 = c18 < t40;
-    const float t45 = t44 ? c18 : t40;  // (mean - centre)/w
-    const float t46 = t45 * t45;
-    const float c19 = 0x1.de2aeep-1f;  // 0.933921278
-    const float c20 = 0x1.0cf826p+3f;  // 8.40529156
-    const float t47 = __builtin_fmaf(t46, c19, c20);
-    const float t48 = __builtin_sqrtf(t47);
-    const float t49 = 1.0f / t48;
-    const float t50 = t45 * t49;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t51 = 1.0f + t36;
-    const float t52 = 1.0f - t36;
-    const float t53 = 1.0f / t51;
-    const float t54 = t52 * t53;
-    const float t55 = -t54;
-    const float t56 = t9 ? t55 : t54;
-    const float t57 = t6 ? t16 : t56;
-    const float t58 = mean - t57;
-    const float t59 = t50 * 2.0f;
-    const float t60 = __builtin_fmaf(t50, t59, (-1.0f));
-    const float c21 = 0x1.3aac6cp-2f;  // 0.307298362
-    const float c22 = -0x1.87c9d2p-3f;  // -0.19130291
-    const float t61 = __builtin_fmaf(t60, c21, c22);
-    const float c23 = -0x1.51102p-1f;  // -0.658326149
-    const float t62 = __builtin_fmaf(t60, t61, c23);
-    const float c24 = 0x1.826bccp-2f;  // 0.377364337
-    const float t63 = __builtin_fmaf(t60, t62, c24);
-    const float c25 = 0x1.e22cd2p-2f;  // 0.470874101
-    const float t64 = __builtin_fmaf(t60, t63, c25);
-    const float c26 = -0x1.dd76cp-3f;  // -0.233136654
-    const float t65 = __builtin_fmaf(t60, t64, c26);
-    const float c27 = -0x1.0ae1a8p-3f;  // -0.130313218
-    const float t66 = __builtin_fmaf(t60, t65, c27);
-    const float c28 = 0x1.82bc7ep-5f;  // 0.0472090207
-    const float t67 = __builtin_fmaf(t60, t66, c28);
-    const float c29 = 0x1.a6a5e8p-7f;  // 0.0128981955
-    const float t68 = __builtin_fmaf(t60, t67, c29);
-    const float c30 = -0x1.f6d94cp-10f;  // -0.001918216
-    const float t69 = __builtin_fmaf(t60, t68, c30);
-    const float c31 = -0x1.64301ep-12f;  // -0.000339687307
-    const float t70 = __builtin_fmaf(t60, t69, c31);
-    const float c32 = 0x1.4a3398p-3f;  // 0.16123122
-    const float c33 = -0x1.203512p-3f;  // -0.140726224
-    const float t71 = __builtin_fmaf(t60, c32, c33);
-    const float c34 = -0x1.24f094p-2f;  // -0.286073983
-    const float t72 = __builtin_fmaf(t60, t71, c34);
-    const float c35 = 0x1.0971eap-2f;  // 0.25922361
-    const float t73 = __builtin_fmaf(t60, t72, c35);
-    const float c36 = 0x1.1f7d2ep-3f;  // 0.14037548
-    const float t74 = __builtin_fmaf(t60, t73, c36);
-    const float c37 = -0x1.2af952p-3f;  // -0.145983353
-    const float t75 = __builtin_fmaf(t60, t74, c37);
-    const float c38 = -0x1.07bb3p-7f;  // -0.00804843754
-    const float t76 = __builtin_fmaf(t60, t75, c38);
-    const float c39 = 0x1.a2eef4p-6f;  // 0.0255696662
-    const float t77 = __builtin_fmaf(t60, t76, c39);
-    const float c40 = -0x1.53587ep-8f;  // -0.00517800404
-    const float t78 = __builtin_fmaf(t60, t77, c40);
-    const float c41 = -0x1.26fa98p-11f;  // -0.000562627567
-    const float t79 = __builtin_fmaf(t60, t78, c41);
-    const float c42 = 0x1.74c698p-12f;  // 0.000355506665
-    const float t80 = __builtin_fmaf(t60, t79, c42);
-    const float t81 = __builtin_fmaf(t41, t70, t80);
-    const float c43 = -0x1.2ec7ap-1f;  // -0.591366768
-    const float c44 = 0x1.1ee624p-2f;  // 0.280174792
-    const float t82 = __builtin_fmaf(t60, c43, c44);
-    const float c45 = 0x1.591e3cp+0f;  // 1.34811759
-    const float t83 = __builtin_fmaf(t60, t82, c45);
-    const float c46 = -0x1.291608p-1f;  // -0.58024621
-    const float t84 = __builtin_fmaf(t60, t83, c46);
-    const float c47 = -0x1.08e01cp+0f;  // -1.03466964
-    const float t85 = __builtin_fmaf(t60, t84, c47);
-    const float c48 = 0x1.7faa14p-2f;  // 0.374672234
-    const float t86 = __builtin_fmaf(t60, t85, c48);
-    const float c49 = 0x1.38296ep-2f;  // 0.304845542
-    const float t87 = __builtin_fmaf(t60, t86, c49);
-    const float c50 = -0x1.2ec838p-4f;  // -0.0739214122
-    const float t88 = __builtin_fmaf(t60, t87, c50);
-    const float c51 = -0x1.ed9a9ap-6f;  // -0.0301271919
-    const float t89 = __builtin_fmaf(t60, t88, c51);
-    const float c52 = 0x1.162dfap-10f;  // 0.00106117094
-    const float t90 = __builtin_fmaf(t60, t89, c52);
-    const float c53 = 0x1.9c27cep-11f;  // 0.000786124205
-    const float t91 = __builtin_fmaf(t60, t90, c53);
-    const float t92 = __builtin_fmaf(t41, t81, t91);
-    const float c54 = -0x1.02c5c6p-2f;  // -0.252707571
-    const float c55 = 0x1.5ad2eep-3f;  // 0.169347629
-    const float t93 = __builtin_fmaf(t60, c54, c55);
-    const float c56 = 0x1.058fcep-1f;  // 0.510862768
-    const float t94 = __builtin_fmaf(t60, t93, c56);
-    const float c57 = -0x1.77731ep-2f;  // -0.366650075
-    const float t95 = __builtin_fmaf(t60, t94, c57);
-    const float c58 = -0x1.32184cp-2f;  // -0.29892081
-    const float t96 = __builtin_fmaf(t60, t95, c58);
-    const float c59 = 0x1.0f490ep-2f;  // 0.264927119
-    const float t97 = __builtin_fmaf(t60, t96, c59);
-    const float c60 = 0x1.4eac88p-6f;  // 0.0204268768
-    const float t98 = __builtin_fmaf(t60, t97, c60);
-    const float c61 = -0x1.21b0bcp-4f;  // -0.0707251877
-    const float t99 = __builtin_fmaf(t60, t98, c61);
-    const float c62 = 0x1.5c8fa8p-6f;  // 0.0212744847
-    const float t100 = __builtin_fmaf(t60, t99, c62);
-    const float c63 = 0x1.d91336p-9f;  // 0.00360927614
-    const float t101 = __builtin_fmaf(t60, t100, c63);
-    const float c64 = -0x1.dfc32cp-10f;  // -0.00183014828
-    const float t102 = __builtin_fmaf(t60, t101, c64);
-    const float t103 = __builtin_fmaf(t41, t92, t102);
-    const float c65 = 0x1.7b70eap-2f;  // 0.37054792
-    const float c66 = -0x1.046c28p-3f;  // -0.127159417
-    const float t104 = __builtin_fmaf(t60, c65, c66);
-    const float c67 = -0x1.a53d5ap-1f;  // -0.8227337
-    const float t105 = __builtin_fmaf(t60, t104, c67);
-    const float c68 = 0x1.a82caep-3f;  // 0.20711647
-    const float t106 = __builtin_fmaf(t60, t105, c68);
-    const float c69 = 0x1.3de5eep-1f;  // 0.620894849
-    const float t107 = __builtin_fmaf(t60, t106, c69);
-    const float c70 = -0x1.59b012p-4f;  // -0.0843964294
-    const float t108 = __builtin_fmaf(t60, t107, c70);
-    const float c71 = -0x1.552e4ap-3f;  // -0.166592196
-    const float t109 = __builtin_fmaf(t60, t108, c71);
-    const float c72 = -0x1.76c4bep-7f;  // -0.0114370277
-    const float t110 = __builtin_fmaf(t60, t109, c72);
-    const float c73 = 0x1.a22336p-10f;  // 0.00159506814
-    const float t111 = __builtin_fmaf(t60, t110, c73);
-    const float c74 = 0x1.a0b58cp-7f;  // 0.0127169546
-    const float t112 = __builtin_fmaf(t60, t111, c74);
-    const float c75 = -0x1.088078p-14f;  // -6.30621507e-05
-    const float t113 = __builtin_fmaf(t60, t112, c75);
-    const float t114 = __builtin_fmaf(t41, t103, t113);
-    const float c76 = 0x1.8564a2p-4f;  // 0.0950666741
-    const float c77 = -0x1.b19772p-5f;  // -0.0529286601
-    const float t115 = __builtin_fmaf(t60, c76, c77);
-    const float c78 = -0x1.48fbdp-3f;  // -0.160636544
-    const float t116 = __builtin_fmaf(t60, t115, c78);
-    const float c79 = 0x1.a70668p-4f;  // 0.103277594
-    const float t117 = __builtin_fmaf(t60, t116, c79);
-    const float c80 = 0x1.5a5dcap-4f;  // 0.0845621005
-    const float t118 = __builtin_fmaf(t60, t117, c80);
-    const float c81 = -0x1.fada7ep-4f;  // -0.123743527
-    const float t119 = __builtin_fmaf(t60, t118, c81);
-    const float c82 = 0x1.33ee82p-7f;  // 0.00939732883
-    const float t120 = __builtin_fmaf(t60, t119, c82);
-    const float c83 = 0x1.609d64p-4f;  // 0.0860875994
-    const float t121 = __builtin_fmaf(t60, t120, c83);
-    const float c84 = -0x1.978e02p-6f;  // -0.0248751659
-    const float t122 = __builtin_fmaf(t60, t121, c84);
-    const float c85 = -0x1.76e4d2p-6f;  // -0.0228817035
-    const float t123 = __builtin_fmaf(t60, t122, c85);
-    const float c86 = 0x1.c75712p-8f;  // 0.00694793882
-    const float t124 = __builtin_fmaf(t60, t123, c86);
-    const float t125 = __builtin_fmaf(t41, t114, t124);
-    const float c87 = -0x1.aa369ep-9f;  // -0.00325174979
-    const float c88 = -0x1.9f4c66p-8f;  // -0.00633695116
-    const float t126 = __builtin_fmaf(t60, c87, c88);
-    const float c89 = 0x1.674f6ap-6f;  // 0.0219305549
-    const float t127 = __builtin_fmaf(t60, t126, c89);
-    const float c90 = 0x1.5f0982p-5f;  // 0.0428512134
-    const float t128 = __builtin_fmaf(t60, t127, c90);
-    const float c91 = -0x1.77d4ecp-4f;  // -0.0917557925
-    const float t129 = __builtin_fmaf(t60, t128, c91);
-    const float c92 = -0x1.d36d68p-4f;  // -0.11411801
-    const float t130 = __builtin_fmaf(t60, t129, c92);
-    const float c93 = 0x1.57e3e6p-3f;  // 0.167915151
-    const float t131 = __builtin_fmaf(t60, t130, c93);
-    const float c94 = 0x1.202f28p-3f;  // 0.140714943
-    const float t132 = __builtin_fmaf(t60, t131, c94);
-    const float c95 = -0x1.2f8b2ap-4f;  // -0.0741073266
-    const float t133 = __builtin_fmaf(t60, t132, c95);
-    const float c96 = -0x1.d3b76ap-3f;  // -0.228377178
-    const float t134 = __builtin_fmaf(t60, t133, c96);
-    const float c97 = 0x1.f11082p-4f;  // 0.121353634
-    const float t135 = __builtin_fmaf(t60, t134, c97);
-    const float c98 = 0x1.df79p-5f;  // 0.058529377
-    const float t136 = __builtin_fmaf(t60, t135, c98);
-    const float c99 = -0x1.222814p-5f;  // -0.0354195014
-    const float t137 = __builtin_fmaf(t60, t136, c99);
-    const float c100 = -0x1.6fc716p-4f;  // -0.0897894725
-    const float c101 = 0x1.2feab6p-6f;  // 0.0185496118
-    const float t138 = __builtin_fmaf(t60, c100, c101);
-    const float c102 = 0x1.51e3fep-3f;  // 0.164985642
-    const float t139 = __builtin_fmaf(t60, t138, c102);
-    const float c103 = -0x1.ed46fp-6f;  // -0.0301072448
-    const float t140 = __builtin_fmaf(t60, t139, c103);
-    const float c104 = 0x1.ff2ffep-8f;  // 0.00780010177
-    const float t141 = __builtin_fmaf(t60, t140, c104);
-    const float c105 = -0x1.17eb1ap-5f;  // -0.0341697223
-    const float t142 = __builtin_fmaf(t60, t141, c105);
-    const float c106 = -0x1.573c4ep-3f;  // -0.167595491
-    const float t143 = __builtin_fmaf(t60, t142, c106);
-    const float c107 = 0x1.8bf424p-4f;  // 0.0966683775
-    const float t144 = __builtin_fmaf(t60, t143, c107);
-    const float c108 = 0x1.27c5d2p-4f;  // 0.0722101405
-    const float t145 = __builtin_fmaf(t60, t144, c108);
-    const float c109 = -0x1.05934cp-5f;  // -0.0319305882
-    const float t146 = __builtin_fmaf(t60, t145, c109);
-    const float c110 = -0x1.ba8266p-8f;  // -0.00675215712
-    const float t147 = __builtin_fmaf(t60, t146, c110);
-    const float t148 = __builtin_fmaf(t41, t125, t147);
-    const float t149 = __builtin_fmaf(t41, t148, t137);
-    const float c111 = -0x1.681f86p-10f;  // -0.00137376075
-    const float c112 = -0x1.dd511ep-10f;  // -0.00182081934
-    const float t150 = __builtin_fmaf(t60, c111, c112);
-    const float c113 = 0x1.f9603p-7f;  // 0.0154228434
-    const float t151 = __builtin_fmaf(t60, t150, c113);
-    const float c114 = 0x1.23aac8p-7f;  // 0.00890097395
-    const float t152 = __builtin_fmaf(t60, t151, c114);
-    const float c115 = -0x1.aef44p-6f;  // -0.0263033509
-    const float t153 = __builtin_fmaf(t60, t152, c115);
-    const float c116 = -0x1.926da2p-9f;  // -0.00307028391
-    const float t154 = __builtin_fmaf(t60, t153, c116);
-    const float c117 = -0x1.2c44a4p-7f;  // -0.00916345604
-    const float t155 = __builtin_fmaf(t60, t154, c117);
-    const float c118 = -0x1.4a6ce4p-4f;  // -0.0806702524
-    const float t156 = __builtin_fmaf(t60, t155, c118);
-    const float c119 = 0x1.6e40fep-3f;  // 0.1788349
-    const float t157 = __builtin_fmaf(t60, t156, c119);
-    const float c120 = 0x1.23af2ap-4f;  // 0.0712119713
-    const float t158 = __builtin_fmaf(t60, t157, c120);
-    const float c121 = -0x1.598806p-2f;  // -0.337432951
-    const float t159 = __builtin_fmaf(t60, t158, c121);
-    const float c122 = 0x1.eac918p-3f;  // 0.239641368
-    const float t160 = __builtin_fmaf(t60, t159, c122);
-    const float c123 = -0x1.bbbf0cp-5f;  // -0.0541682467
-    const float t161 = __builtin_fmaf(t60, t160, c123);
-    const float t162 = __builtin_fmaf(t41, t149, t161);
-    const float c124 = 0x1.78a3aap-9f;  // 0.00287352991
-    const float c125 = -0x1.54b5dp-9f;  // -0.00259941258
-    const float t163 = __builtin_fmaf(t60, c124, c125);
-    const float c126 = -0x1.44cac2p-8f;  // -0.00495593296
-    const float t164 = __builtin_fmaf(t60, t163, c126);
-    const float c127 = 0x1.fe4452p-9f;  // 0.00389302731
-    const float t165 = __builtin_fmaf(t60, t164, c127);
-    const float c128 = 0x1.1ed2aep-9f;  // 0.00218828558
-    const float t166 = __builtin_fmaf(t60, t165, c128);
-    const float c129 = -0x1.55766ep-10f;  // -0.00130257651
-    const float t167 = __builtin_fmaf(t60, t166, c129);
-    const float c130 = -0x1.ab4882p-13f;  // -0.000203744523
-    const float t168 = __builtin_fmaf(t60, t167, c130);
-    const float c131 = 0x1.838bbep-15f;  // 4.61990676e-05
-    const float t169 = __builtin_fmaf(t60, t168, c131);
-    const float c132 = -0x1.027b02p-8f;  // -0.00394409942
-    const float c133 = 0x1.aa1448p-10f;  // 0.00162536325
-    const float t170 = __builtin_fmaf(t60, c132, c133);
-    const float c134 = 0x1.140bbp-7f;  // 0.00842424482
-    const float t171 = __builtin_fmaf(t60, t170, c134);
-    const float c135 = -0x1.43c02p-8f;  // -0.00494004041
-    const float t172 = __builtin_fmaf(t60, t171, c135);
-    const float c136 = -0x1.55a88ap-8f;  // -0.00521329278
-    const float t173 = __builtin_fmaf(t60, t172, c136);
-    const float c137 = 0x1.1af2a4p-8f;  // 0.00431744102
-    const float t174 = __builtin_fmaf(t60, t173, c137);
-    const float c138 = 0x1.d0320cp-12f;  // 0.000442691322
-    const float t175 = __builtin_fmaf(t60, t174, c138);
-    const float c139 = -0x1.b8d07p-11f;  // -0.000840786379
-    const float t176 = __builtin_fmaf(t60, t175, c139);
-    const float c140 = 0x1.4e1ee2p-14f;  // 7.96605673e-05
-    const float t177 = __builtin_fmaf(t60, t176, c140);
-    const float c141 = 0x1.c212f6p-10f;  // 0.00171689631
-    const float c142 = 0x1.fd06bp-11f;  // 0.00097089028
-    const float t178 = __builtin_fmaf(t60, c141, c142);
-    const float c143 = -0x1.eecc52p-8f;  // -0.00755002024
-    const float t179 = __builtin_fmaf(t60, t178, c143);
-    const float c144 = -0x1.5aa60cp-9f;  // -0.00264471909
-    const float t180 = __builtin_fmaf(t60, t179, c144);
-    const float c145 = 0x1.85df82p-7f;  // 0.0118979821
-    const float t181 = __builtin_fmaf(t60, t180, c145);
-    const float c146 = 0x1.701328p-9f;  // 0.00280818809
-    const float t182 = __builtin_fmaf(t60, t181, c146);
-    const float c147 = -0x1.2b69ecp-7f;  // -0.00913738273
-    const float t183 = __builtin_fmaf(t60, t182, c147);
-    const float c148 = 0x1.f4cfd8p-12f;  // 0.000477611437
-    const float t184 = __builtin_fmaf(t60, t183, c148);
-    const float c149 = 0x1.c8fcp-10f;  // 0.00174325705
-    const float t185 = __builtin_fmaf(t60, t184, c149);
-    const float c150 = -0x1.f363b4p-13f;  // -0.000238127453
-    const float t186 = __builtin_fmaf(t60, t185, c150);
-    const float c151 = -0x1.60313p-9f;  // -0.00268701278
-    const float c152 = 0x1.1614cep-10f;  // 0.00106079585
-    const float t187 = __builtin_fmaf(t60, c151, c152);
-    const float c153 = 0x1.4bbb9ep-7f;  // 0.0101236841
-    const float t188 = __builtin_fmaf(t60, t187, c153);
-    const float c154 = -0x1.ac1b0ep-9f;  // -0.00326618715
-    const float t189 = __builtin_fmaf(t60, t188, c154);
-    const float c155 = -0x1.228bfcp-6f;  // -0.0177335702
-    const float t190 = __builtin_fmaf(t60, t189, c155);
-    const float c156 = 0x1.dadde8p-12f;  // 0.000452868291
-    const float t191 = __builtin_fmaf(t60, t190, c156);
-    const float c157 = 0x1.621994p-6f;  // 0.0216125436
-    const float t192 = __builtin_fmaf(t60, t191, c157);
-    const float c158 = 0x1.12eb18p-6f;  // 0.0167796835
-    const float t193 = __builtin_fmaf(t60, t192, c158);
-    const float c159 = -0x1.6986cep-6f;  // -0.0220658313
-    const float t194 = __builtin_fmaf(t60, t193, c159);
-    const float c160 = -0x1.a5bf38p-5f;  // -0.0514827818
-    const float t195 = __builtin_fmaf(t60, t194, c160);
-    const float c161 = 0x1.52abb6p-5f;  // 0.0413416438
-    const float t196 = __builtin_fmaf(t60, t195, c161);
-    const float c162 = 0x1.be54f8p-5f;  // 0.0544838756
-    const float t197 = __builtin_fmaf(t60, t196, c162);
-    const float c163 = -0x1.1b961cp-4f;  // -0.0692349523
-    const float t198 = __builtin_fmaf(t60, t197, c163);
-    const float c164 = 0x1.51c8p-6f;  // 0.0206165314
-    const float t199 = __builtin_fmaf(t60, t198, c164);
-    const float c165 = 0x1.38e2d6p-8f;  // 0.00477426266
-    const float c166 = 0x1.591894p-8f;  // 0.0052657472
-    const float t200 = __builtin_fmaf(t60, c165, c166);
-    const float c167 = -0x1.7a5684p-6f;  // -0.023091916
-    const float t201 = __builtin_fmaf(t60, t200, c167);
-    const float c168 = -0x1.fb4ae8p-6f;  // -0.0309626833
-    const float t202 = __builtin_fmaf(t60, t201, c168);
-    const float c169 = 0x1.747208p-5f;  // 0.0454645306
-    const float t203 = __builtin_fmaf(t60, t202, c169);
-    const float c170 = 0x1.72173p-4f;  // 0.0903541446
-    const float t204 = __builtin_fmaf(t60, t203, c170);
-    const float c171 = -0x1.72193p-5f;  // -0.045178026
-    const float t205 = __builtin_fmaf(t60, t204, c171);
-    const float c172 = -0x1.8cde8cp-3f;  // -0.193783849
-    const float t206 = __builtin_fmaf(t60, t205, c172);
-    const float c173 = 0x1.2c5826p-4f;  // 0.0733262524
-    const float t207 = __builtin_fmaf(t60, t206, c173);
-    const float c174 = 0x1.44c17cp-2f;  // 0.317144334
-    const float t208 = __builtin_fmaf(t60, t207, c174);
-    const float c175 = -0x1.930cdep-2f;  // -0.393603772
-    const float t209 = __builtin_fmaf(t60, t208, c175);
-    const float c176 = 0x1.727242p-3f;  // 0.180881992
-    const float t210 = __builtin_fmaf(t60, t209, c176);
-    const float c177 = 0x1.f056c2p-1f;  // 0.96941191
-    const float t211 = __builtin_fmaf(t60, t210, c177);
-    const float t212 = __builtin_fmaf(t41, t162, t211);  // var, normalised
-    const float t213 = var * t212;
-    const float c178 = 0x1.adc15ap-10f;  // 0.00163938629
-    const float c179 = -0x1.e1a3cap-10f;  // -0.00183731003
-    const float t214 = __builtin_fmaf(t60, c178, c179);
-    const float c180 = -0x1.63cd6p-11f;  // -0.000678638928
-    const float t215 = __builtin_fmaf(t60, t214, c180);
-    const float c181 = 0x1.0f0634p-10f;  // 0.00103387539
-    const float t216 = __builtin_fmaf(t60, t215, c181);
-    const float c182 = -0x1.9d0b7p-14f;  // -9.84775252e-05
-    const float t217 = __builtin_fmaf(t60, t216, c182);
-    const float c183 = -0x1.43fb74p-15f;  // -3.86216925e-05
-    const float t218 = __builtin_fmaf(t60, t217, c183);
-    const float c184 = -0x1.13340ap-8f;  // -0.00419926876
-    const float c185 = 0x1.5927ccp-8f;  // 0.00526665431
-    const float t219 = __builtin_fmaf(t60, c184, c185);
-    const float c186 = 0x1.825cd8p-7f;  // 0.011790853
-    const float t220 = __builtin_fmaf(t60, t219, c186);
-    const float c187 = -0x1.8ee094p-7f;  // -0.0121727679
-    const float t221 = __builtin_fmaf(t60, t220, c187);
-    const float c188 = -0x1.48626p-7f;  // -0.0100214928
-    const float t222 = __builtin_fmaf(t60, t221, c188);
-    const float c189 = 0x1.4bba02p-8f;  // 0.00506174611
-    const float t223 = __builtin_fmaf(t60, t222, c189);
-    const float c190 = 0x1.186d18p-7f;  // 0.00855792686
-    const float t224 = __builtin_fmaf(t60, t223, c190);
-    const float c191 = -0x1.9807ep-9f;  // -0.00311302766
-    const float t225 = __builtin_fmaf(t60, t224, c191);
-    const float c192 = -0x1.bac4dap-10f;  // -0.00168902951
-    const float t226 = __builtin_fmaf(t60, t225, c192);
-    const float c193 = 0x1.23284p-11f;  // 0.000555338338
-    const float t227 = __builtin_fmaf(t60, t226, c193);
-    const float c194 = 0x1.d9d6f4p-10f;  // 0.00180755486
-    const float c195 = -0x1.002c3ep-12f;  // -0.00024430544
-    const float t228 = __builtin_fmaf(t60, c194, c195);
-    const float c196 = -0x1.887cbp-8f;  // -0.00598887727
-    const float t229 = __builtin_fmaf(t60, t228, c196);
-    const float c197 = -0x1.5319cep-9f;  // -0.00258713379
-    const float t230 = __builtin_fmaf(t60, t229, c197);
-    const float c198 = 0x1.8e8016p-8f;  // 0.00608063256
-    const float t231 = __builtin_fmaf(t60, t230, c198);
-    const float c199 = 0x1.e10434p-7f;  // 0.0146794561
-    const float t232 = __builtin_fmaf(t60, t231, c199);
-    const float c200 = -0x1.01c942p-7f;  // -0.00786700938
-    const float t233 = __builtin_fmaf(t60, t232, c200);
-    const float c201 = -0x1.2ccc8ap-6f;  // -0.0183593128
-    const float t234 = __builtin_fmaf(t60, t233, c201);
-    const float c202 = 0x1.9fa00ap-7f;  // 0.0126838731
-    const float t235 = __builtin_fmaf(t60, t234, c202);
-    const float c203 = 0x1.505b42p-10f;  // 0.00128309813
-    const float t236 = __builtin_fmaf(t60, t235, c203);
-    const float c204 = -0x1.898afp-10f;  // -0.00150124636
-    const float t237 = __builtin_fmaf(t60, t236, c204);
-    const float c205 = -0x1.9000fcp-10f;  // -0.00152589357
-    const float c206 = -0x1.574934p-10f;  // -0.00130953197
-    const float t238 = __builtin_fmaf(t60, c205, c206);
-    const float c207 = 0x1.3d6564p-7f;  // 0.00968615897
-    const float t239 = __builtin_fmaf(t60, t238, c207);
-    const float c208 = 0x1.43bb64p-8f;  // 0.00493975822
-    const float t240 = __builtin_fmaf(t60, t239, c208);
-    const float c209 = -0x1.3ca21cp-6f;  // -0.0193257593
-    const float t241 = __builtin_fmaf(t60, t240, c209);
-    const float c210 = -0x1.358818p-7f;  // -0.00944615528
-    const float t242 = __builtin_fmaf(t60, t241, c210);
-    const float c211 = 0x1.f40c74p-7f;  // 0.0152602736
-    const float t243 = __builtin_fmaf(t60, t242, c211);
-    const float c212 = 0x1.a509ccp-9f;  // 0.00321226707
-    const float t244 = __builtin_fmaf(t60, t243, c212);
-    const float c213 = 0x1.44c436p-6f;  // 0.019822171
-    const float t245 = __builtin_fmaf(t60, t244, c213);
-    const float c214 = -0x1.ed5edap-6f;  // -0.0301129464
-    const float t246 = __builtin_fmaf(t60, t245, c214);
-    const float c215 = 0x1.a13b38p-8f;  // 0.00636644475
-    const float t247 = __builtin_fmaf(t60, t246, c215);
-    const float c216 = 0x1.3dc56p-9f;  // 0.0024244003
-    const float t248 = __builtin_fmaf(t60, t247, c216);
-    const float c217 = 0x1.6a018cp-11f;  // 0.00069047173
-    const float c218 = -0x1.5636fp-11f;  // -0.000652722549
-    const float t249 = __builtin_fmaf(t60, c217, c218);
-    const float c219 = -0x1.4bc67ep-9f;  // -0.00253124512
-    const float t250 = __builtin_fmaf(t60, t249, c219);
-    const float c220 = 0x1.d02e74p-10f;  // 0.00177071174
-    const float t251 = __builtin_fmaf(t60, t250, c220);
-    const float c221 = 0x1.f21b34p-9f;  // 0.00380024919
-    const float t252 = __builtin_fmaf(t60, t251, c221);
-    const float c222 = -0x1.50a6eap-11f;  // -0.000642112747
-    const float t253 = __builtin_fmaf(t60, t252, c222);
-    const float c223 = -0x1.ca830ep-9f;  // -0.00349816843
-    const float t254 = __builtin_fmaf(t60, t253, c223);
-    const float c224 = -0x1.99c8c6p-8f;  // -0.00625281176
-    const float t255 = __builtin_fmaf(t60, t254, c224);
-    const float c225 = 0x1.f8a3bp-10f;  // 0.00192504656
-    const float t256 = __builtin_fmaf(t60, t255, c225);
-    const float c226 = 0x1.0f28ap-5f;  // 0.0331004262
-    const float t257 = __builtin_fmaf(t60, t256, c226);
-    const float c227 = -0x1.3713fp-10f;  // -0.00118666794
-    const float t258 = __builtin_fmaf(t60, t257, c227);
-    const float c228 = -0x1.b0b32ep-3f;  // -0.211279258
-    const float t259 = __builtin_fmaf(t60, t258, c228);
-    const float c229 = 0x1.26eb8ap-1f;  // 0.57601577
-    const float t260 = __builtin_fmaf(t60, t259, c229);
-    const float c230 = -0x1.642994p+0f;  // -1.39125943
-    const float t261 = __builtin_fmaf(t60, t260, c230);
-    const float c231 = 0x1.72515ap-11f;  // 0.000706325111
-    const float c232 = -0x1.3dfe4p-11f;  // -0.000606523827
-    const float t262 = __builtin_fmaf(t60, c231, c232);
-    const float c233 = -0x1.5898f8p-12f;  // -0.000328633818
-    const float t263 = __builtin_fmaf(t60, t262, c233);
-    const float c234 = 0x1.0e620cp-12f;  // 0.000257857319
-    const float t264 = __builtin_fmaf(t60, t263, c234);
-    const float c235 = -0x1.9c20ap-21f;  // -7.6764718e-07
-    const float t265 = __builtin_fmaf(t60, t264, c235);
-    const float t266 = __builtin_fmaf(t43, t265, t218);
-    const float t267 = __builtin_fmaf(t43, t266, t169);
-    const float t268 = __builtin_fmaf(t43, t267, t177);
-    const float t269 = __builtin_fmaf(t43, t268, t186);
-    const float t270 = __builtin_fmaf(t43, t269, t227);
-    const float t271 = __builtin_fmaf(t43, t270, t237);
-    const float t272 = __builtin_fmaf(t43, t271, t248);
-    const float t273 = __builtin_fmaf(t43, t272, t199);
-    const float t274 = __builtin_fmaf(t43, t273, t261);
-    const float t275 = t50 * t274;  // mean, normalised
-    const float t276 = mean + t275;
-    const float t277 = t10 ? t58 : t276;
-    const _Bool t278 = t213 < 0.0f;
-    const float t279 = t278 ? 0.0f : t213;
-    const float c236 = 0x1.fffffep+127f;  // 3.40282347e+38
-    const _Bool t280 = c236 < t279;
-    const float t281 = t280 ? c236 : t279;
-    *out_mean = t277;
-    *out_var = t281;
+    const _Bool t6 = t2 < 0.55f;
+    const float t7 = 1.0f / SQRT(t4);
+    const _Bool t8 = mean < 0.0f;
+    const _Bool t9 = var == 0.0f;
+    const float t10 = mean * FMA(t3, FMA(t3, FMA(t3, FMA(t3, FMA(t3, -0.0062355595f, 0.021039676f), -0.05384271f),
+        0.13332461f), -0.3333331f), 1.0f);
+    const _Bool t11 = t5 < (-87.25f);
+    const float t12 = t11 ? (-87.25f) : t5;
+    const float t13 = FMA(t12, 1.442695f, 12582912.0f);
+    const float t14 = t13 - 12582912.0f;
+    const float t15 = as_float((as_bits(t13) + 127u) << 23u);
+    const float t16 = FMA(t14, -0.69314575f, t12) + (t14 * (-1.4286068e-6f));
+    const float t17 = t11 ? 0.0f : ((1.0f + FMA(FMA(t16, FMA(t16, FMA(t16, FMA(t16, 0.0013814222f, 0.008368899f),
+        0.041668404f), 0.1666652f), 0.49999994f), t16 * t16, t16)) * t15);
+    const float t18 = mean * t7;
+    const float t19 = t7 * 0.73490757f;
+    const float t20 = (t18 < (-11.278353f)) ? (-11.278353f) : t18;
+    const float t21 = FMA(2.0f, t19, -1.0f);
+    const float t22 = FMA(t19, 2.0f * t19, -1.0f);
+    const float t23 = (11.278353f < t20) ? 11.278353f : t20;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t24 = t23 * (1.0f / SQRT(FMA(t23 * t23, 0.9339213f, 8.405292f)));
+    const float t25 = 1.0f + t17;
+    const float t26 = (1.0f - t17) * (1.0f / t25);
+    const float t27 = mean - (t6 ? t10 : (t8 ? (-t26) : t26));
+    const float t28 = FMA(t24, t24 * 2.0f, -1.0f);
+    const float t29 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.30729836f, -0.19130291f), -0.65832615f), 0.37736434f),
+        0.4708741f), -0.23313665f), -0.13031322f), 0.04720902f), 0.012898196f), -0.001918216f), -0.0003396873f),
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.16123122f,
+        -0.14072622f), -0.28607398f), 0.2592236f), 0.14037548f), -0.14598335f), -0.008048438f), 0.025569666f),
+        -0.005178004f), -0.00056262757f), 0.00035550667f)), FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.59136677f, 0.2801748f), 1.3481176f), -0.5802462f), -1.0346696f),
+        0.37467223f), 0.30484554f), -0.07392141f), -0.030127192f), 0.001061171f), 0.0007861242f)), FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.25270757f, 0.16934763f),
+        0.51086277f), -0.36665007f), -0.2989208f), 0.26492712f), 0.020426877f), -0.07072519f), 0.021274485f),
+        0.0036092761f), -0.0018301483f)), FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, 0.37054792f, -0.12715942f), -0.8227337f), 0.20711647f), 0.62089485f), -0.08439643f),
+        -0.1665922f), -0.011437028f), 0.0015950681f), 0.012716955f), -6.306215e-5f)), FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.095066674f, -0.05292866f), -0.16063654f),
+        0.103277594f), 0.0845621f), -0.12374353f), 0.009397329f), 0.0860876f), -0.024875166f), -0.022881703f),
+        0.006947939f));
+    const float t30 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, -0.0032517498f, -0.006336951f), 0.021930555f), 0.042851213f), -0.09175579f), -0.11411801f),
+        0.16791515f), 0.14071494f), -0.07410733f), -0.22837718f), 0.12135363f), 0.058529377f), -0.0354195f);
+    const float t31 = FMA(t21, FMA(t21, FMA(t21, t29, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, -0.08978947f, 0.018549612f), 0.16498564f), -0.030107245f), 0.007800102f),
+        -0.034169722f), -0.16759549f), 0.09666838f), 0.07221014f), -0.03193059f), -0.006752157f)), t30), FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        -0.0013737608f, -0.0018208193f), 0.015422843f), 0.008900974f), -0.02630335f), -0.003070284f), -0.009163456f),
+        -0.08067025f), 0.1788349f), 0.07121197f), -0.33743295f), 0.23964137f), -0.054168247f));
+    const float t32 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.00287353f, -0.0025994126f),
+        -0.004955933f), 0.0038930273f), 0.0021882856f), -0.0013025765f), -0.00020374452f), 4.6199068e-5f);
+    const float t33 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0039440994f,
+        0.0016253632f), 0.008424245f), -0.0049400404f), -0.005213293f), 0.004317441f), 0.00044269132f),
+        -0.0008407864f), 7.966057e-5f);
+    const float t34 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0017168963f,
+        0.0009708903f), -0.0075500202f), -0.002644719f), 0.011897982f), 0.002808188f), -0.009137383f), 0.00047761144f),
+        0.001743257f), -0.00023812745f);
+    const float t35 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, -0.0026870128f, 0.0010607959f), 0.010123684f), -0.0032661872f), -0.01773357f),
+        0.0004528683f), 0.021612544f), 0.016779684f), -0.022065831f), -0.05148278f), 0.041341644f), 0.054483876f),
+        -0.06923495f), 0.020616531f);
+    // var, normalised
+    const float t36 = FMA(t21, t31, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, 0.0047742627f, 0.005265747f), -0.023091916f), -0.030962683f), 0.04546453f),
+        0.090354145f), -0.045178026f), -0.19378385f), 0.07332625f), 0.31714433f), -0.39360377f), 0.18088199f),
+        0.9694119f));
+    const float t37 = var * t36;
+    const float t38 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0016393863f, -0.00183731f), -0.0006786389f),
+        0.0010338754f), -9.8477525e-5f), -3.8621693e-5f);
+    const float t39 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0041992688f,
+        0.0052666543f), 0.011790853f), -0.012172768f), -0.010021493f), 0.005061746f), 0.008557927f), -0.0031130277f),
+        -0.0016890295f), 0.00055533834f);
+    const float t40 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        0.0018075549f, -0.00024430544f), -0.0059888773f), -0.0025871338f), 0.0060806326f), 0.014679456f),
+        -0.007867009f), -0.018359313f), 0.012683873f), 0.0012830981f), -0.0015012464f);
+    const float t41 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, -0.0015258936f, -0.001309532f), 0.009686159f), 0.004939758f), -0.01932576f), -0.009446155f),
+        0.015260274f), 0.003212267f), 0.019822171f), -0.030112946f), 0.0063664448f), 0.0024244003f);
+    const float t42 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, 0.00069047173f, -0.00065272255f), -0.0025312451f), 0.0017707117f), 0.0038002492f),
+        -0.00064211275f), -0.0034981684f), -0.0062528118f), 0.0019250466f), 0.033100426f), -0.0011866679f),
+        -0.21127926f), 0.5760158f), -1.3912594f);
+    // mean, normalised
+    const float t43 = t24 * FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t28,
+        FMA(t28, FMA(t28, FMA(t28, 0.0007063251f, -0.0006065238f), -0.00032863382f), 0.00025785732f), -7.676472e-7f),
+        t38), t32), t33), t34), t39), t40), t41), t35), t42);
+    const float t44 = t9 ? t27 : (mean + t43);
+    const float t45 = (t37 < 0.0f) ? 0.0f : t37;
+    const float t46 = (3.4028234663852886e+38f < t45) ? 3.4028234663852886e+38f : t45;
+    *out_mean = t44;
+    *out_var = t46;
 }
 
 void tanhshrink_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
@@ -585,687 +167,117 @@ static inline __attribute__((always_inline)) void tanhshrink_exact_backward_elem
                                                                                     float *restrict out_grad_mean,
                                                                                     float *restrict out_grad_var)
 {
-    const float c0 = 0x1.9ec9d6p-2f;  // 0.405066818
-    const float t0 = var + c0;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t3 = __builtin_sqrtf(t2);
-    const float t4 = 1.0f / t3;
-    const float t5 = mean * t4;
-    const float c1 = 0x1.45dc98p-1f;  // 0.636448622
-    const float t6 = t4 * c1;
-    const float t7 = var * t4;
-    const float t8 = t4 * t7;
-    const float t9 = t4 * t4;
-    const float c2 = -0x1.a0bd68p+3f;  // -13.0231209
-    const _Bool t10 = t5 < c2;
-    const float t11 = t10 ? c2 : t5;
-    const float t12 = 2.0f * t6;
-    const float t13 = __builtin_fmaf(t6, t12, (-1.0f));
-    const float t14 = __builtin_fmaf(2.0f, t6, (-1.0f));
-    const float c3 = 0x1.a0bd68p+3f;  // 13.0231209
-    const _Bool t15 = c3 < t11;
-    const float t16 = t15 ? c3 : t11;  // (mean - centre)/w
-    const float t17 = t16 * t16;
-    const float c4 = 0x1.dd82a6p-1f;  // 0.932637393
-    const float c5 = 0x1.6d9808p+3f;  // 11.4248085
-    const float t18 = __builtin_fmaf(t17, c4, c5);
-    const float t19 = __builtin_sqrtf(t18);
-    const float t20 = 1.0f / t19;
-    const float t21 = t16 * t20;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t22 = t21 * 2.0f;
-    const float t23 = __builtin_fmaf(t21, t22, (-1.0f));
-    const float c6 = 0x1.8b352ap-1f;  // 0.771889985
-    const float c7 = -0x1.581b1cp-1f;  // -0.672081828
-    const float t24 = __builtin_fmaf(t23, c6, c7);
-    const float c8 = -0x1.5181e4p+0f;  // -1.31838822
-    const float t25 = __builtin_fmaf(t23, t24, c8);
-    const float c9 = 0x1.1de652p+0f;  // 1.11679566
-    const float t26 = __builtin_fmaf(t23, t25, c9);
-    const float c10 = 0x1.78ab5p-1f;  // 0.735682011
-    const float t27 = __builtin_fmaf(t23, t26, c10);
-    const float c11 = -0x1.416ccep-1f;  // -0.627783239
-    const float t28 = __builtin_fmaf(t23, t27, c11);
-    const float c12 = -0x1.f391e8p-4f;  // -0.121965319
-    const float t29 = __builtin_fmaf(t23, t28, c12);
-    const float c13 = 0x1.01c7aap-3f;  // 0.12586911
-    const float t30 = __builtin_fmaf(t23, t29, c13);
-    const float c14 = -0x1.5e5e8cp-8f;  // -0.0053462116
-    const float t31 = __builtin_fmaf(t23, t30, c14);
-    const float c15 = -0x1.e919a6p-9f;  // -0.00373153831
-    const float t32 = __builtin_fmaf(t23, t31, c15);
-    const float c16 = -0x1.396eeep-1f;  // -0.612174451
-    const float c17 = 0x1.e79b0ep-2f;  // 0.476177424
-    const float t33 = __builtin_fmaf(t23, c16, c17);
-    const float c18 = 0x1.2b5feap+0f;  // 1.16943228
-    const float t34 = __builtin_fmaf(t23, t33, c18);
-    const float c19 = -0x1.7e6d44p-1f;  // -0.746927381
-    const float t35 = __builtin_fmaf(t23, t34, c19);
-    const float c20 = -0x1.e21e0ep-1f;  // -0.941635549
-    const float t36 = __builtin_fmaf(t23, t35, c20);
-    const float c21 = 0x1.e7b6fcp-2f;  // 0.476283967
-    const float t37 = __builtin_fmaf(t23, t36, c21);
-    const float c22 = 0x1.77f3bp-2f;  // 0.367140532
-    const float t38 = __builtin_fmaf(t23, t37, c22);
-    const float c23 = -0x1.671d94p-3f;  // -0.175349385
-    const float t39 = __builtin_fmaf(t23, t38, c23);
-    const float c24 = -0x1.05c6f8p-5f;  // -0.0319552273
-    const float t40 = __builtin_fmaf(t23, t39, c24);
-    const float c25 = 0x1.380104p-6f;  // 0.0190432109
-    const float t41 = __builtin_fmaf(t23, t40, c25);
-    const float c26 = -0x1.a53612p-10f;  // -0.00160679326
-    const float t42 = __builtin_fmaf(t23, t41, c26);
-    const float c27 = -0x1.df6b8ap-3f;  // -0.234091833
-    const float c28 = -0x1.0235fep+0f;  // -1.00863636
-    const float t43 = __builtin_fmaf(t23, c27, c28);
-    const float c29 = 0x1.40823cp+0f;  // 1.25198722
-    const float t44 = __builtin_fmaf(t23, t43, c29);
-    const float c30 = 0x1.09a164p+1f;  // 2.07523775
-    const float t45 = __builtin_fmaf(t23, t44, c30);
-    const float c31 = -0x1.ba7caap+0f;  // -1.72846472
-    const float t46 = __builtin_fmaf(t23, t45, c31);
-    const float c32 = -0x1.a0f4dep+0f;  // -1.62873638
-    const float t47 = __builtin_fmaf(t23, t46, c32);
-    const float c33 = 0x1.2000ap+0f;  // 1.12500954
-    const float t48 = __builtin_fmaf(t23, t47, c33);
-    const float c34 = 0x1.d4234ap-2f;  // 0.457165867
-    const float t49 = __builtin_fmaf(t23, t48, c34);
-    const float c35 = -0x1.48abp-2f;  // -0.320964813
-    const float t50 = __builtin_fmaf(t23, t49, c35);
-    const float c36 = -0x1.a182fap-9f;  // -0.00318536093
-    const float t51 = __builtin_fmaf(t23, t50, c36);
-    const float c37 = 0x1.ac9a14p-7f;  // 0.013079891
-    const float t52 = __builtin_fmaf(t23, t51, c37);
-    const float c38 = 0x1.a47664p-1f;  // 0.821215749
-    const float c39 = -0x1.6a46b6p-2f;  // -0.353785366
-    const float t53 = __builtin_fmaf(t23, c38, c39);
-    const float c40 = -0x1.014416p+1f;  // -2.00989032
-    const float t54 = __builtin_fmaf(t23, t53, c40);
-    const float c41 = 0x1.4e3e3ap-1f;  // 0.652818501
-    const float t55 = __builtin_fmaf(t23, t54, c41);
-    const float c42 = 0x1.f5566ap+0f;  // 1.95834982
-    const float t56 = __builtin_fmaf(t23, t55, c42);
-    const float c43 = -0x1.7a0c42p-2f;  // -0.369187385
-    const float t57 = __builtin_fmaf(t23, t56, c43);
-    const float c44 = -0x1.259596p+0f;  // -1.14681375
-    const float t58 = __builtin_fmaf(t23, t57, c44);
-    const float c45 = 0x1.162d54p-2f;  // 0.271657288
-    const float t59 = __builtin_fmaf(t23, t58, c45);
-    const float c46 = 0x1.197fc2p-2f;  // 0.27490142
-    const float t60 = __builtin_fmaf(t23, t59, c46);
-    const float c47 = -0x1.9561bep-4f;  // -0.0989701673
-    const float t61 = __builtin_fmaf(t23, t60, c47);
-    const float c48 = 0x1.3d6b26p-10f;  // 0.00121085567
-    const float t62 = __builtin_fmaf(t23, t61, c48);
-    const float c49 = -0x1.cbeb48p-2f;  // -0.449139714
-    const float c50 = 0x1.4b7eb4p-2f;  // 0.323725522
-    const float t63 = __builtin_fmaf(t23, c49, c50);
-    const float c51 = 0x1.ce9f06p-1f;  // 0.903557003
-    const float t64 = __builtin_fmaf(t23, t63, c51);
-    const float c52 = -0x1.4954p-1f;  // -0.643218994
-    const float t65 = __builtin_fmaf(t23, t64, c52);
-    const float c53 = -0x1.21e04ap-1f;  // -0.566164315
-    const float t66 = __builtin_fmaf(t23, t65, c53);
-    const float c54 = 0x1.9a4eb8p-2f;  // 0.400690913
-    const float t67 = __builtin_fmaf(t23, t66, c54);
-    const float c55 = 0x1.ba2d8cp-4f;  // 0.107953593
-    const float t68 = __builtin_fmaf(t23, t67, c55);
-    const float c56 = -0x1.46aa36p-4f;  // -0.0797521695
-    const float t69 = __builtin_fmaf(t23, t68, c56);
-    const float c57 = -0x1.11f20cp-11f;  // -0.000522509567
-    const float t70 = __builtin_fmaf(t23, t69, c57);
-    const float c58 = 0x1.247c8p-9f;  // 0.00223149359
-    const float t71 = __builtin_fmaf(t23, t70, c58);
-    const float c59 = -0x1.66a5a2p-6f;  // -0.0218900759
-    const float c60 = 0x1.3fa42ep-5f;  // 0.0390187167
-    const float t72 = __builtin_fmaf(t23, c59, c60);
-    const float c61 = 0x1.0e7d2ap-10f;  // 0.00103183335
-    const float t73 = __builtin_fmaf(t23, t72, c61);
-    const float c62 = -0x1.ce2d22p-6f;  // -0.0282090027
-    const float t74 = __builtin_fmaf(t23, t73, c62);
-    const float c63 = 0x1.187b4p-7f;  // 0.00855961442
-    const float t75 = __builtin_fmaf(t23, t74, c63);
-    const float c64 = 0x1.31a49p-9f;  // 0.00233186968
-    const float t76 = __builtin_fmaf(t23, t75, c64);
-    const float c65 = -0x1.463a8ap-11f;  // -0.000622231804
-    const float t77 = __builtin_fmaf(t23, t76, c65);
-    const float c66 = 0x1.a7eec2p-6f;  // 0.0258747954
-    const float c67 = -0x1.7df6eep-5f;  // -0.0466265343
-    const float t78 = __builtin_fmaf(t23, c66, c67);
-    const float c68 = -0x1.0f4a6ap-8f;  // -0.00413956726
-    const float t79 = __builtin_fmaf(t23, t78, c68);
-    const float c69 = 0x1.8231acp-5f;  // 0.047142826
-    const float t80 = __builtin_fmaf(t23, t79, c69);
-    const float c70 = -0x1.dc6cf8p-6f;  // -0.0290787145
-    const float t81 = __builtin_fmaf(t23, t80, c70);
-    const float c71 = 0x1.99c058p-11f;  // 0.000781538663
-    const float t82 = __builtin_fmaf(t23, t81, c71);
-    const float c72 = 0x1.37924ap-7f;  // 0.00950840581
-    const float t83 = __builtin_fmaf(t23, t82, c72);
-    const float c73 = -0x1.01592p-8f;  // -0.00392682105
-    const float t84 = __builtin_fmaf(t23, t83, c73);
-    const float c74 = 0x1.07b984p-14f;  // 6.28768612e-05
-    const float t85 = __builtin_fmaf(t23, t84, c74);
-    const float c75 = -0x1.34614ap-5f;  // -0.0376440473
-    const float c76 = 0x1.9b0174p-6f;  // 0.0250857957
-    const float t86 = __builtin_fmaf(t23, c75, c76);
-    const float c77 = 0x1.8ea2bep-4f;  // 0.0973231718
-    const float t87 = __builtin_fmaf(t23, t86, c77);
-    const float c78 = -0x1.3a448ep-4f;  // -0.0767255351
-    const float t88 = __builtin_fmaf(t23, t87, c78);
-    const float c79 = -0x1.c5eb8cp-4f;  // -0.110820338
-    const float t89 = __builtin_fmaf(t23, t88, c79);
-    const float c80 = 0x1.b3f85cp-4f;  // 0.106438026
-    const float t90 = __builtin_fmaf(t23, t89, c80);
-    const float c81 = 0x1.cb3612p-6f;  // 0.0280280281
-    const float t91 = __builtin_fmaf(t23, t90, c81);
-    const float c82 = -0x1.2d572p-5f;  // -0.0367847085
-    const float t92 = __builtin_fmaf(t23, t91, c82);
-    const float c83 = 0x1.7c05bcp-9f;  // 0.00289934082
-    const float t93 = __builtin_fmaf(t23, t92, c83);
-    const float c84 = 0x1.ee245cp-11f;  // 0.000942501123
-    const float t94 = __builtin_fmaf(t23, t93, c84);
-    const float c85 = 0x1.aa9e3p-3f;  // 0.208309531
-    const float c86 = 0x1.dc413ep-2f;  // 0.465092629
-    const float t95 = __builtin_fmaf(t23, c85, c86);
-    const float c87 = -0x1.7aac78p-1f;  // -0.739597082
-    const float t96 = __builtin_fmaf(t23, t95, c87);
-    const float c88 = -0x1.eed252p-1f;  // -0.966448367
-    const float t97 = __builtin_fmaf(t23, t96, c88);
-    const float c89 = 0x1.edddd8p-2f;  // 0.482291579
-    const float t98 = __builtin_fmaf(t23, t97, c89);
-    const float c90 = 0x1.45028ep+0f;  // 1.26957023
-    const float t99 = __builtin_fmaf(t23, t98, c90);
-    const float c91 = -0x1.08a558p-2f;  // -0.258443236
-    const float t100 = __builtin_fmaf(t23, t99, c91);
-    const float c92 = -0x1.7d2f1ap-1f;  // -0.744499981
-    const float t101 = __builtin_fmaf(t23, t100, c92);
-    const float c93 = 0x1.aaeeaep-3f;  // 0.208463058
-    const float t102 = __builtin_fmaf(t23, t101, c93);
-    const float c94 = 0x1.bb92e6p-4f;  // 0.10829439
-    const float t103 = __builtin_fmaf(t23, t102, c94);
-    const float c95 = -0x1.086e4p-5f;  // -0.0322791338
-    const float t104 = __builtin_fmaf(t23, t103, c95);
-    const float c96 = 0x1.d8a0bap-6f;  // 0.0288469139
-    const float c97 = -0x1.38e3aep-2f;  // -0.305556029
-    const float t105 = __builtin_fmaf(t23, c96, c97);
-    const float c98 = -0x1.299856p-3f;  // -0.145310089
-    const float t106 = __builtin_fmaf(t23, t105, c98);
-    const float c99 = 0x1.bf4b02p-1f;  // 0.873619139
-    const float t107 = __builtin_fmaf(t23, t106, c99);
-    const float c100 = 0x1.1eb974p-1f;  // 0.560008645
-    const float t108 = __builtin_fmaf(t23, t107, c100);
-    const float c101 = -0x1.539d18p+0f;  // -1.32661581
-    const float t109 = __builtin_fmaf(t23, t108, c101);
-    const float c102 = -0x1.a36628p-1f;  // -0.819138765
-    const float t110 = __builtin_fmaf(t23, t109, c102);
-    const float c103 = 0x1.982bb6p+0f;  // 1.59441698
-    const float t111 = __builtin_fmaf(t23, t110, c103);
-    const float c104 = -0x1.325ce8p-3f;  // -0.149591267
-    const float t112 = __builtin_fmaf(t23, t111, c104);
-    const float c105 = -0x1.ce0a6ep-2f;  // -0.451211661
-    const float t113 = __builtin_fmaf(t23, t112, c105);
-    const float c106 = 0x1.096408p-3f;  // 0.129585326
-    const float t114 = __builtin_fmaf(t23, t113, c106);
-    const float c107 = 0x1.5801f4p-7f;  // 0.0104982797
-    const float t115 = __builtin_fmaf(t23, t114, c107);
-    const float c108 = -0x1.f826bcp-6f;  // -0.0307709537
-    const float c109 = 0x1.33ed6ap-5f;  // 0.0375887938
-    const float t116 = __builtin_fmaf(t23, c108, c109);
-    const float c110 = 0x1.026684p-3f;  // 0.126172096
-    const float t117 = __builtin_fmaf(t23, t116, c110);
-    const float c111 = -0x1.b63d7ap-3f;  // -0.213984445
-    const float t118 = __builtin_fmaf(t23, t117, c111);
-    const float c112 = -0x1.288a3cp-2f;  // -0.289589822
-    const float t119 = __builtin_fmaf(t23, t118, c112);
-    const float c113 = 0x1.960ff6p-2f;  // 0.396545261
-    const float t120 = __builtin_fmaf(t23, t119, c113);
-    const float c114 = 0x1.1e6afcp-1f;  // 0.559409976
-    const float t121 = __builtin_fmaf(t23, t120, c114);
-    const float c115 = -0x1.12276ap-2f;  // -0.267728478
-    const float t122 = __builtin_fmaf(t23, t121, c115);
-    const float c116 = -0x1.61ac26p+0f;  // -1.38153303
-    const float t123 = __builtin_fmaf(t23, t122, c116);
-    const float c117 = 0x1.7d24e6p+0f;  // 1.48884428
-    const float t124 = __builtin_fmaf(t23, t123, c117);
-    const float c118 = -0x1.427c8ep-2f;  // -0.314928263
-    const float t125 = __builtin_fmaf(t23, t124, c118);
-    const float c119 = -0x1.6d6484p-3f;  // -0.178414375
-    const float t126 = __builtin_fmaf(t23, t125, c119);
-    const float c120 = 0x1.17c952p-4f;  // 0.0683072284
-    const float t127 = __builtin_fmaf(t23, t126, c120);
-    const float c121 = -0x1.3bcfdep-2f;  // -0.308410138
-    const float c122 = 0x1.5e971ap-3f;  // 0.171186641
-    const float t128 = __builtin_fmaf(t23, c121, c122);
-    const float c123 = 0x1.d976f8p-1f;  // 0.924735785
-    const float t129 = __builtin_fmaf(t23, t128, c123);
-    const float c124 = -0x1.47cbd2p-2f;  // -0.32011345
-    const float t130 = __builtin_fmaf(t23, t129, c124);
-    const float c125 = -0x1.fe35aep-1f;  // -0.996503294
-    const float t131 = __builtin_fmaf(t23, t130, c125);
-    const float c126 = 0x1.cfd948p-3f;  // 0.22648865
-    const float t132 = __builtin_fmaf(t23, t131, c126);
-    const float c127 = 0x1.b62df2p-2f;  // 0.427909642
-    const float t133 = __builtin_fmaf(t23, t132, c127);
-    const float c128 = -0x1.39c4f8p-4f;  // -0.0766038597
-    const float t134 = __builtin_fmaf(t23, t133, c128);
-    const float c129 = -0x1.a01ae4p-5f;  // -0.0507940724
-    const float t135 = __builtin_fmaf(t23, t134, c129);
-    const float c130 = 0x1.8d13cp-8f;  // 0.00605891645
-    const float t136 = __builtin_fmaf(t23, t135, c130);
-    const float c131 = -0x1.0c0cecp-5f;  // -0.0327210054
-    const float c132 = 0x1.947ebep-6f;  // 0.0246884208
-    const float t137 = __builtin_fmaf(t23, c131, c132);
-    const float c133 = 0x1.91d5f8p-6f;  // 0.0245261118
-    const float t138 = __builtin_fmaf(t23, t137, c133);
-    const float c134 = -0x1.096edep-6f;  // -0.0162007492
-    const float t139 = __builtin_fmaf(t23, t138, c134);
-    const float c135 = -0x1.3d5958p-9f;  // -0.00242118072
-    const float t140 = __builtin_fmaf(t23, t139, c135);
-    const float c136 = 0x1.16ac9ap-10f;  // 0.0010630578
-    const float t141 = __builtin_fmaf(t23, t140, c136);
-    const float t142 = __builtin_fmaf(t13, t141, t77);
-    const float c137 = 0x1.3bc1a2p-6f;  // 0.0192722399
-    const float c138 = 0x1.81303p-6f;  // 0.023510024
-    const float t143 = __builtin_fmaf(t23, c137, c138);
-    const float c139 = -0x1.2f400cp-5f;  // -0.0370178446
-    const float t144 = __builtin_fmaf(t23, t143, c139);
-    const float c140 = -0x1.8f082p-6f;  // -0.0243549645
-    const float t145 = __builtin_fmaf(t23, t144, c140);
-    const float c141 = 0x1.1baa68p-6f;  // 0.0173135772
-    const float t146 = __builtin_fmaf(t23, t145, c141);
-    const float c142 = 0x1.305976p-8f;  // 0.00464400416
-    const float t147 = __builtin_fmaf(t23, t146, c142);
-    const float c143 = -0x1.5235e4p-10f;  // -0.00129017071
-    const float t148 = __builtin_fmaf(t23, t147, c143);
-    const float t149 = __builtin_fmaf(t13, t142, t148);
-    const float t150 = __builtin_fmaf(t13, t149, t85);
-    const float t151 = __builtin_fmaf(t13, t150, t94);
-    const float c144 = 0x1.0a5c3p-6f;  // 0.0162573308
-    const float c145 = -0x1.39f5f6p-5f;  // -0.0383252911
-    const float t152 = __builtin_fmaf(t23, c144, c145);
-    const float c146 = -0x1.92648ap-6f;  // -0.0245601032
-    const float t153 = __builtin_fmaf(t23, t152, c146);
-    const float c147 = 0x1.8839fcp-4f;  // 0.0957584232
-    const float t154 = __builtin_fmaf(t23, t153, c147);
-    const float c148 = 0x1.5f5facp-7f;  // 0.0107230749
-    const float t155 = __builtin_fmaf(t23, t154, c148);
-    const float c149 = -0x1.cabf14p-4f;  // -0.111998633
-    const float t156 = __builtin_fmaf(t23, t155, c149);
-    const float c150 = 0x1.49150cp-5f;  // 0.0401711687
-    const float t157 = __builtin_fmaf(t23, t156, c150);
-    const float c151 = 0x1.a3396ap-6f;  // 0.025587419
-    const float t158 = __builtin_fmaf(t23, t157, c151);
-    const float c152 = -0x1.de5754p-7f;  // -0.0145978127
-    const float t159 = __builtin_fmaf(t23, t158, c152);
-    const float c153 = 0x1.38d252p-10f;  // 0.00119331956
-    const float t160 = __builtin_fmaf(t23, t159, c153);
-    const float t161 = __builtin_fmaf(t13, t151, t160);
-    const float c154 = -0x1.3cd0fp-6f;  // -0.019336924
-    const float c155 = 0x1.49d914p-5f;  // 0.0402646437
-    const float t162 = __builtin_fmaf(t23, c154, c155);
-    const float c156 = 0x1.7b363cp-5f;  // 0.0462905094
-    const float t163 = __builtin_fmaf(t23, t162, c156);
-    const float c157 = -0x1.c52f5p-4f;  // -0.110640824
-    const float t164 = __builtin_fmaf(t23, t163, c157);
-    const float c158 = -0x1.149146p-5f;  // -0.033760678
-    const float t165 = __builtin_fmaf(t23, t164, c158);
-    const float c159 = 0x1.5a4218p-4f;  // 0.0845356882
-    const float t166 = __builtin_fmaf(t23, t165, c159);
-    const float c160 = 0x1.3a49e6p-4f;  // 0.0767306313
-    const float t167 = __builtin_fmaf(t23, t166, c160);
-    const float c161 = -0x1.a91d5ep-4f;  // -0.103787772
-    const float t168 = __builtin_fmaf(t23, t167, c161);
-    const float c162 = 0x1.67e4fcp-12f;  // 0.000343222113
-    const float t169 = __builtin_fmaf(t23, t168, c162);
-    const float c163 = 0x1.979658p-6f;  // 0.0248771533
-    const float t170 = __builtin_fmaf(t23, t169, c163);
-    const float c164 = -0x1.5994bp-8f;  // -0.00527314469
-    const float t171 = __builtin_fmaf(t23, t170, c164);
-    const float t172 = __builtin_fmaf(t13, t161, t171);
-    const float c165 = -0x1.188e02p-7f;  // -0.00856185053
-    const float c166 = 0x1.787ff2p-6f;  // 0.0229797233
-    const float t173 = __builtin_fmaf(t23, c165, c166);
-    const float c167 = -0x1.57cd82p-8f;  // -0.00524601387
-    const float t174 = __builtin_fmaf(t23, t173, c167);
-    const float c168 = -0x1.d72bacp-7f;  // -0.0143789854
-    const float t175 = __builtin_fmaf(t23, t174, c168);
-    const float c169 = 0x1.4f6858p-8f;  // 0.00511791371
-    const float t176 = __builtin_fmaf(t23, t175, c169);
-    const float c170 = 0x1.23f25ep-11f;  // 0.000556844228
-    const float t177 = __builtin_fmaf(t23, t176, c170);
-    const float t178 = __builtin_fmaf(t14, t177, t32);
-    const float t179 = __builtin_fmaf(t14, t178, t42);
-    const float t180 = __builtin_fmaf(t14, t179, t52);
-    const float t181 = __builtin_fmaf(t14, t180, t62);
-    const float t182 = __builtin_fmaf(t14, t181, t104);
-    const float t183 = __builtin_fmaf(t14, t182, t115);
-    const float t184 = __builtin_fmaf(t14, t183, t127);
-    const float c171 = 0x1.3f69f4p-6f;  // 0.019495476
-    const float c172 = -0x1.336128p-5f;  // -0.0375219136
-    const float t185 = __builtin_fmaf(t23, c171, c172);
-    const float c173 = -0x1.581962p-4f;  // -0.0840085819
-    const float t186 = __builtin_fmaf(t23, t185, c173);
-    const float c174 = 0x1.5024f4p-3f;  // 0.164132982
-    const float t187 = __builtin_fmaf(t23, t186, c174);
-    const float c175 = 0x1.e5cd9ap-3f;  // 0.23720856
-    const float t188 = __builtin_fmaf(t23, t187, c175);
-    const float c176 = -0x1.956f94p-2f;  // -0.395933449
-    const float t189 = __builtin_fmaf(t23, t188, c176);
-    const float c177 = -0x1.11048p-1f;  // -0.533237457
-    const float t190 = __builtin_fmaf(t23, t189, c177);
-    const float c178 = 0x1.08efd6p+0f;  // 1.03490961
-    const float t191 = __builtin_fmaf(t23, t190, c178);
-    const float c179 = 0x1.437ff6p-3f;  // 0.15795891
-    const float t192 = __builtin_fmaf(t23, t191, c179);
-    const float c180 = -0x1.649a0ap+0f;  // -1.39297545
-    const float t193 = __builtin_fmaf(t23, t192, c180);
-    const float c181 = 0x1.3aa48ap+0f;  // 1.22907317
-    const float t194 = __builtin_fmaf(t23, t193, c181);
-    const float c182 = -0x1.e01668p-2f;  // -0.468835473
-    const float t195 = __builtin_fmaf(t23, t194, c182);
-    const float c183 = 0x1.1db766p-4f;  // 0.0697549805
-    const float t196 = __builtin_fmaf(t23, t195, c183);
-    const float t197 = __builtin_fmaf(t14, t184, t196);
-    const float t198 = t21 * t197;  // dvar_dmu, normalised
-    const float t199 = t8 * t198;
-    const float c184 = -0x1.7ce408p-3f;  // -0.18598181
-    const float c185 = 0x1.0261cep-4f;  // 0.0630815551
-    const float t200 = __builtin_fmaf(t23, c184, c185);
-    const float c186 = 0x1.3eb358p-2f;  // 0.311231017
-    const float t201 = __builtin_fmaf(t23, t200, c186);
-    const float c187 = -0x1.902d7cp-4f;  // -0.0976996273
-    const float t202 = __builtin_fmaf(t23, t201, c187);
-    const float c188 = -0x1.26f2b6p-3f;  // -0.144017622
-    const float t203 = __builtin_fmaf(t23, t202, c188);
-    const float c189 = 0x1.3af7b8p-5f;  // 0.0384481996
-    const float t204 = __builtin_fmaf(t23, t203, c189);
-    const float c190 = 0x1.ed7462p-7f;  // 0.0150590399
-    const float t205 = __builtin_fmaf(t23, t204, c190);
-    const float c191 = -0x1.2b2734p-9f;  // -0.00228235731
-    const float t206 = __builtin_fmaf(t23, t205, c191);
-    const float t207 = __builtin_fmaf(t14, t206, t71);
-    const float t208 = __builtin_fmaf(t14, t207, t136);
-    const float c192 = 0x1.53e04p-1f;  // 0.663820267
-    const float c193 = -0x1.465ccep-2f;  // -0.318713397
-    const float t209 = __builtin_fmaf(t23, c192, c193);
-    const float c194 = -0x1.988cd6p+0f;  // -1.59589899
-    const float t210 = __builtin_fmaf(t23, t209, c194);
-    const float c195 = 0x1.95f7fap-1f;  // 0.792907536
-    const float t211 = __builtin_fmaf(t23, t210, c195);
-    const float c196 = 0x1.44a718p+0f;  // 1.26817465
-    const float t212 = __builtin_fmaf(t23, t211, c196);
-    const float c197 = -0x1.4cd3f4p-1f;  // -0.650054574
-    const float t213 = __builtin_fmaf(t23, t212, c197);
-    const float c198 = -0x1.67e5eep-2f;  // -0.35146305
-    const float t214 = __builtin_fmaf(t23, t213, c198);
-    const float c199 = 0x1.7baf18p-3f;  // 0.185392559
-    const float t215 = __builtin_fmaf(t23, t214, c199);
-    const float c200 = 0x1.0491a4p-6f;  // 0.0159038641
-    const float t216 = __builtin_fmaf(t23, t215, c200);
-    const float c201 = -0x1.24670cp-7f;  // -0.00892341696
-    const float t217 = __builtin_fmaf(t23, t216, c201);
-    const float t218 = __builtin_fmaf(t14, t208, t217);
-    const float c202 = -0x1.b145e8p-5f;  // -0.0528897792
-    const float c203 = 0x1.81c08ep-2f;  // 0.3767111
-    const float t219 = __builtin_fmaf(t23, c202, c203);
-    const float c204 = 0x1.4004eep-3f;  // 0.156259403
-    const float t220 = __builtin_fmaf(t23, t219, c204);
-    const float c205 = -0x1.10ca94p+0f;  // -1.0655911
-    const float t221 = __builtin_fmaf(t23, t220, c205);
-    const float c206 = -0x1.0c5f7cp-2f;  // -0.262082994
-    const float t222 = __builtin_fmaf(t23, t221, c206);
-    const float c207 = 0x1.234928p+0f;  // 1.13783503
-    const float t223 = __builtin_fmaf(t23, t222, c207);
-    const float c208 = 0x1.6e7f1ep-3f;  // 0.178953394
-    const float t224 = __builtin_fmaf(t23, t223, c208);
-    const float c209 = -0x1.0b30c8p-1f;  // -0.521856546
-    const float t225 = __builtin_fmaf(t23, t224, c209);
-    const float c210 = -0x1.535a4cp-6f;  // -0.0207124464
-    const float t226 = __builtin_fmaf(t23, t225, c210);
-    const float c211 = 0x1.2ec212p-4f;  // 0.0739155486
-    const float t227 = __builtin_fmaf(t23, t226, c211);
-    const float c212 = -0x1.5818c8p-9f;  // -0.00262525026
-    const float t228 = __builtin_fmaf(t23, t227, c212);
-    const float t229 = __builtin_fmaf(t14, t218, t228);
-    const float c213 = 0x1.fa37e4p-7f;  // 0.0154485572
-    const float c214 = -0x1.49ed0ep-6f;  // -0.0201370846
-    const float t230 = __builtin_fmaf(t23, c213, c214);
-    const float c215 = -0x1.892a14p-5f;  // -0.0479936972
-    const float t231 = __builtin_fmaf(t23, t230, c215);
-    const float c216 = 0x1.119c64p-4f;  // 0.0667995363
-    const float t232 = __builtin_fmaf(t23, t231, c216);
-    const float c217 = 0x1.6e779ep-4f;  // 0.0894695446
-    const float t233 = __builtin_fmaf(t23, t232, c217);
-    const float c218 = -0x1.37aa2ap-3f;  // -0.152180031
-    const float t234 = __builtin_fmaf(t23, t233, c218);
-    const float c219 = -0x1.dbcbb4p-5f;  // -0.0580805317
-    const float t235 = __builtin_fmaf(t23, t234, c219);
-    const float c220 = 0x1.94d404p-3f;  // 0.197670013
-    const float t236 = __builtin_fmaf(t23, t235, c220);
-    const float c221 = -0x1.75e556p-4f;  // -0.0912831649
-    const float t237 = __builtin_fmaf(t23, t236, c221);
-    const float c222 = -0x1.77e948p-7f;  // -0.0114719011
-    const float t238 = __builtin_fmaf(t23, t237, c222);
-    const float c223 = 0x1.807872p-7f;  // 0.0117331082
-    const float t239 = __builtin_fmaf(t23, t238, c223);
-    const float t240 = __builtin_fmaf(t13, t172, t239);
-    const float c224 = -0x1.b46bap-7f;  // -0.013318494
-    const float c225 = -0x1.4542fcp-2f;  // -0.317638338
-    const float t241 = __builtin_fmaf(t23, c224, c225);
-    const float c226 = 0x1.c80fa4p-5f;  // 0.0556715205
-    const float t242 = __builtin_fmaf(t23, t241, c226);
-    const float c227 = 0x1.cf279ep-1f;  // 0.90459913
-    const float t243 = __builtin_fmaf(t23, t242, c227);
-    const float c228 = -0x1.e04b62p-8f;  // -0.00732871192
-    const float t244 = __builtin_fmaf(t23, t243, c228);
-    const float c229 = -0x1.307f7p+0f;  // -1.18944454
-    const float t245 = __builtin_fmaf(t23, t244, c229);
-    const float c230 = 0x1.986aap-3f;  // 0.199422121
-    const float t246 = __builtin_fmaf(t23, t245, c230);
-    const float c231 = 0x1.3a7e28p-1f;  // 0.614243746
-    const float t247 = __builtin_fmaf(t23, t246, c231);
-    const float c232 = -0x1.ba72e2p-3f;  // -0.216039434
-    const float t248 = __builtin_fmaf(t23, t247, c232);
-    const float c233 = -0x1.7a0e76p-5f;  // -0.0461494736
-    const float t249 = __builtin_fmaf(t23, t248, c233);
-    const float c234 = 0x1.f70ffep-7f;  // 0.0153522482
-    const float t250 = __builtin_fmaf(t23, t249, c234);
-    const float t251 = __builtin_fmaf(t14, t229, t250);
-    const float c235 = -0x1.1fe4f4p-5f;  // -0.035143353
-    const float c236 = 0x1.2ebf9ep-4f;  // 0.0739132091
-    const float t252 = __builtin_fmaf(t23, c235, c236);
-    const float c237 = 0x1.8de7fep-4f;  // 0.0971450731
-    const float t253 = __builtin_fmaf(t23, t252, c237);
-    const float c238 = -0x1.88e2b6p-2f;  // -0.383677334
-    const float t254 = __builtin_fmaf(t23, t253, c238);
-    const float c239 = -0x1.3f9c52p-3f;  // -0.156059876
-    const float t255 = __builtin_fmaf(t23, t254, c239);
-    const float c240 = 0x1.acdb56p-1f;  // 0.8376109
-    const float t256 = __builtin_fmaf(t23, t255, c240);
-    const float c241 = 0x1.2374dap-4f;  // 0.0711563602
-    const float t257 = __builtin_fmaf(t23, t256, c241);
-    const float c242 = -0x1.a4b9d4p-1f;  // -0.821730256
-    const float t258 = __builtin_fmaf(t23, t257, c242);
-    const float c243 = 0x1.29a706p-4f;  // 0.0726690516
-    const float t259 = __builtin_fmaf(t23, t258, c243);
-    const float c244 = 0x1.73367ap-2f;  // 0.362512499
-    const float t260 = __builtin_fmaf(t23, t259, c244);
-    const float c245 = -0x1.b26738p-4f;  // -0.106055468
-    const float t261 = __builtin_fmaf(t23, t260, c245);
-    const float c246 = -0x1.8aac0ep-7f;  // -0.0120444363
-    const float t262 = __builtin_fmaf(t23, t261, c246);
-    const float t263 = __builtin_fmaf(t14, t251, t262);
-    const float c247 = 0x1.aceafcp-11f;  // 0.000818095985
-    const float c248 = -0x1.852feep-10f;  // -0.00148463144
-    const float t264 = __builtin_fmaf(t23, c247, c248);
-    const float c249 = 0x1.b34dfp-8f;  // 0.00664221868
-    const float t265 = __builtin_fmaf(t23, t264, c249);
-    const float c250 = 0x1.a63286p-10f;  // 0.0016105551
-    const float t266 = __builtin_fmaf(t23, t265, c250);
-    const float c251 = -0x1.7010e6p-5f;  // -0.0449299328
-    const float t267 = __builtin_fmaf(t23, t266, c251);
-    const float c252 = 0x1.8bd982p-6f;  // 0.0241607446
-    const float t268 = __builtin_fmaf(t23, t267, c252);
-    const float c253 = 0x1.46d9d4p-3f;  // 0.159595162
-    const float t269 = __builtin_fmaf(t23, t268, c253);
-    const float c254 = -0x1.6234e8p-2f;  // -0.345904946
-    const float t270 = __builtin_fmaf(t23, t269, c254);
-    const float c255 = 0x1.42e9ap-2f;  // 0.315344334
-    const float t271 = __builtin_fmaf(t23, t270, c255);
-    const float c256 = -0x1.21d6a2p-3f;  // -0.141522661
-    const float t272 = __builtin_fmaf(t23, t271, c256);
-    const float c257 = 0x1.a47e2ap-6f;  // 0.0256648455
-    const float t273 = __builtin_fmaf(t23, t272, c257);
-    const float t274 = __builtin_fmaf(t13, t240, t273);
-    const float t275 = t21 * t274;  // dmean_dvar, normalised
-    const float t276 = t9 * t275;
-    const float t277 = t276 * grad_mean;
-    const float c258 = 0x1.1a3f68p-6f;  // 0.0172270313
-    const float c259 = -0x1.941bf8p-7f;  // -0.0123324357
-    const float t278 = __builtin_fmaf(t23, c258, c259);
-    const float c260 = -0x1.2df56ap-5f;  // -0.0368601866
-    const float t279 = __builtin_fmaf(t23, t278, c260);
-    const float c261 = 0x1.4f4302p-5f;  // 0.0409255065
-    const float t280 = __builtin_fmaf(t23, t279, c261);
-    const float c262 = 0x1.306506p-7f;  // 0.00928938668
-    const float t281 = __builtin_fmaf(t23, t280, c262);
-    const float c263 = -0x1.95a652p-6f;  // -0.0247588921
-    const float t282 = __builtin_fmaf(t23, t281, c263);
-    const float c264 = 0x1.87d58p-8f;  // 0.00597891212
-    const float t283 = __builtin_fmaf(t23, t282, c264);
-    const float c265 = 0x1.02ea4ap-10f;  // 0.000987683074
-    const float t284 = __builtin_fmaf(t23, t283, c265);
-    const float c266 = -0x1.afdf02p-7f;  // -0.0131796608
-    const float c267 = 0x1.770f22p-7f;  // 0.0114458958
-    const float t285 = __builtin_fmaf(t23, c266, c267);
-    const float c268 = 0x1.ebf648p-4f;  // 0.120107919
-    const float t286 = __builtin_fmaf(t23, t285, c268);
-    const float c269 = -0x1.507868p-6f;  // -0.0205365196
-    const float t287 = __builtin_fmaf(t23, t286, c269);
-    const float c270 = -0x1.14a314p-2f;  // -0.270153344
-    const float t288 = __builtin_fmaf(t23, t287, c270);
-    const float c271 = -0x1.d833aep-4f;  // -0.115283661
-    const float t289 = __builtin_fmaf(t23, t288, c271);
-    const float c272 = 0x1.c5c99cp-2f;  // 0.443151891
-    const float t290 = __builtin_fmaf(t23, t289, c272);
-    const float c273 = 0x1.2d9902p-4f;  // 0.0736322477
-    const float t291 = __builtin_fmaf(t23, t290, c273);
-    const float c274 = -0x1.e4fe1p-3f;  // -0.236812711
-    const float t292 = __builtin_fmaf(t23, t291, c274);
-    const float c275 = -0x1.5ca644p-3f;  // -0.170239002
-    const float t293 = __builtin_fmaf(t23, t292, c275);
-    const float c276 = 0x1.f5db82p-3f;  // 0.245047584
-    const float t294 = __builtin_fmaf(t23, t293, c276);
-    const float c277 = -0x1.12be4cp-4f;  // -0.0670760125
-    const float t295 = __builtin_fmaf(t23, t294, c277);
-    const float t296 = __builtin_fmaf(t14, t263, t295);
-    const float c278 = -0x1.ffe566p-7f;  // -0.0156218288
-    const float c279 = 0x1.2f03dcp-7f;  // 0.00924728625
-    const float t297 = __builtin_fmaf(t23, c278, c279);
-    const float c280 = 0x1.023db6p-6f;  // 0.0157617833
-    const float t298 = __builtin_fmaf(t23, t297, c280);
-    const float c281 = -0x1.18f6aap-7f;  // -0.00857432652
-    const float t299 = __builtin_fmaf(t23, t298, c281);
-    const float c282 = -0x1.1d5e32p-9f;  // -0.00217718468
-    const float t300 = __builtin_fmaf(t23, t299, c282);
-    const float c283 = 0x1.ad591ep-11f;  // 0.000818916538
-    const float t301 = __builtin_fmaf(t23, t300, c283);
-    const float c284 = 0x1.8f08f6p-6f;  // 0.0243551638
-    const float c285 = -0x1.42364p-6f;  // -0.0196662545
-    const float t302 = __builtin_fmaf(t23, c284, c285);
-    const float c286 = -0x1.624afp-6f;  // -0.0216243118
-    const float t303 = __builtin_fmaf(t23, t302, c286);
-    const float c287 = 0x1.2111dap-6f;  // 0.0176434163
-    const float t304 = __builtin_fmaf(t23, t303, c287);
-    const float c288 = 0x1.4b9d88p-10f;  // 0.00126501219
-    const float t305 = __builtin_fmaf(t23, t304, c288);
-    const float c289 = -0x1.7eb856p-10f;  // -0.00145996117
-    const float t306 = __builtin_fmaf(t23, t305, c289);
-    const float t307 = __builtin_fmaf(t13, t301, t306);
-    const float t308 = __builtin_fmaf(t13, t307, t284);
-    const float c290 = -0x1.dc1842p-10f;  // -0.00181615737
-    const float c291 = 0x1.2b4be6p-7f;  // 0.00913380366
-    const float t309 = __builtin_fmaf(t23, c290, c291);
-    const float c292 = 0x1.5f31eep-7f;  // 0.010717622
-    const float t310 = __builtin_fmaf(t23, t309, c292);
-    const float c293 = -0x1.c26f94p-5f;  // -0.0549848452
-    const float t311 = __builtin_fmaf(t23, t310, c293);
-    const float c294 = 0x1.a745fp-6f;  // 0.0258345455
-    const float t312 = __builtin_fmaf(t23, t311, c294);
-    const float c295 = 0x1.fcfa14p-6f;  // 0.0310654826
-    const float t313 = __builtin_fmaf(t23, t312, c295);
-    const float c296 = -0x1.68ed16p-6f;  // -0.0220291819
-    const float t314 = __builtin_fmaf(t23, t313, c296);
-    const float c297 = 0x1.c5c33ap-10f;  // 0.00173096696
-    const float t315 = __builtin_fmaf(t23, t314, c297);
-    const float t316 = __builtin_fmaf(t13, t308, t315);
-    const float c298 = 0x1.08bcb6p-7f;  // 0.00807913672
-    const float c299 = -0x1.5696c2p-7f;  // -0.0104549835
-    const float t317 = __builtin_fmaf(t23, c298, c299);
-    const float c300 = -0x1.6b93e6p-5f;  // -0.0443820469
-    const float t318 = __builtin_fmaf(t23, t317, c300);
-    const float c301 = 0x1.b2b9f2p-5f;  // 0.0530671813
-    const float t319 = __builtin_fmaf(t23, t318, c301);
-    const float c302 = 0x1.46afdep-4f;  // 0.0797575638
-    const float t320 = __builtin_fmaf(t23, t319, c302);
-    const float c303 = -0x1.047314p-3f;  // -0.127172619
-    const float t321 = __builtin_fmaf(t23, t320, c303);
-    const float c304 = 0x1.3868dep-7f;  // 0.00953398552
-    const float t322 = __builtin_fmaf(t23, t321, c304);
-    const float c305 = 0x1.9f0968p-5f;  // 0.0506636649
-    const float t323 = __builtin_fmaf(t23, t322, c305);
-    const float c306 = -0x1.39c222p-6f;  // -0.0191502888
-    const float t324 = __builtin_fmaf(t23, t323, c306);
-    const float t325 = __builtin_fmaf(t13, t316, t324);
-    const float c307 = 0x1.2f54aep-5f;  // 0.0370276831
-    const float c308 = -0x1.317f5cp-6f;  // -0.0186460875
-    const float t326 = __builtin_fmaf(t23, c307, c308);
-    const float c309 = -0x1.7cf558p-3f;  // -0.186014831
-    const float t327 = __builtin_fmaf(t23, t326, c309);
-    const float c310 = 0x1.548824p-4f;  // 0.0831376463
-    const float t328 = __builtin_fmaf(t23, t327, c310);
-    const float c311 = 0x1.d4ef2ep-2f;  // 0.457943648
-    const float t329 = __builtin_fmaf(t23, t328, c311);
-    const float c312 = -0x1.1b4f82p-2f;  // -0.276670486
-    const float t330 = __builtin_fmaf(t23, t329, c312);
-    const float c313 = -0x1.28d89ap-1f;  // -0.579777539
-    const float t331 = __builtin_fmaf(t23, t330, c313);
-    const float c314 = 0x1.0fbf14p-1f;  // 0.530754685
-    const float t332 = __builtin_fmaf(t23, t331, c314);
-    const float c315 = 0x1.340362p-2f;  // 0.300794154
-    const float t333 = __builtin_fmaf(t23, t332, c315);
-    const float c316 = -0x1.2a8b24p-1f;  // -0.583092809
-    const float t334 = __builtin_fmaf(t23, t333, c316);
-    const float c317 = 0x1.20da36p-2f;  // 0.282082409
-    const float t335 = __builtin_fmaf(t23, t334, c317);
-    const float c318 = 0x1.e7a6f2p-1f;  // 0.952445567
-    const float t336 = __builtin_fmaf(t23, t335, c318);
-    const float t337 = __builtin_fmaf(t14, t296, t336);  // dvar_dvar, normalised
-    const float t338 = __builtin_fmaf(t337, grad_var, t277);
-    const float c319 = -0x1.dbe832p-8f;  // -0.00726176472
-    const float c320 = 0x1.ebd798p-13f;  // 0.000234528619
-    const float t339 = __builtin_fmaf(t23, c319, c320);
-    const float c321 = 0x1.f941fcp-6f;  // 0.0308384858
-    const float t340 = __builtin_fmaf(t23, t339, c321);
-    const float c322 = -0x1.4fe7eap-7f;  // -0.010251035
-    const float t341 = __builtin_fmaf(t23, t340, c322);
-    const float c323 = -0x1.c92f8ep-4f;  // -0.111617617
-    const float t342 = __builtin_fmaf(t23, t341, c323);
-    const float c324 = 0x1.eca2f6p-3f;  // 0.240545198
-    const float t343 = __builtin_fmaf(t23, t342, c324);
-    const float c325 = -0x1.dc30cap-3f;  // -0.232514933
-    const float t344 = __builtin_fmaf(t23, t343, c325);
-    const float c326 = 0x1.c7d6c2p-4f;  // 0.111288793
-    const float t345 = __builtin_fmaf(t23, t344, c326);
-    const float c327 = -0x1.5c3526p-6f;  // -0.0212529059
-    const float t346 = __builtin_fmaf(t23, t345, c327);
-    const float t347 = __builtin_fmaf(t13, t325, t346);  // dmean_dmu, normalised
-    const float t348 = __builtin_fmaf(t4, t347, 1.0f);
-    const float t349 = t348 * grad_mean;
-    const float t350 = __builtin_fmaf(t199, grad_var, t349);
-    *out_grad_mean = t350;
-    *out_grad_var = t338;
+    const float t0 = var + 0.40506682f;
+    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
+    const float t2 = 1.0f / SQRT(t1);
+    const float t3 = mean * t2;
+    const float t4 = t2 * 0.6364486f;
+    const float t5 = t2 * (var * t2);
+    const float t6 = t2 * t2;
+    const float t7 = (t3 < (-13.023121f)) ? (-13.023121f) : t3;
+    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
+    const float t9 = FMA(2.0f, t4, -1.0f);
+    const float t10 = (13.023121f < t7) ? 13.023121f : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.9326374f, 11.4248085f)));
+    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
+    const float t13 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.77189f,
+        -0.6720818f), -1.3183882f), 1.1167957f), 0.735682f), -0.62778324f), -0.12196532f), 0.12586911f),
+        -0.0053462116f), -0.0037315383f);
+    const float t14 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.61217445f, 0.47617742f), 1.1694323f), -0.7469274f), -0.94163555f), 0.47628397f), 0.36714053f),
+        -0.17534938f), -0.031955227f), 0.01904321f), -0.0016067933f);
+    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.23409183f, -1.0086364f), 1.2519872f), 2.0752378f), -1.7284647f), -1.6287364f), 1.1250095f), 0.45716587f),
+        -0.3209648f), -0.003185361f), 0.013079891f);
+    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.82121575f, -0.35378537f), -2.0098903f), 0.6528185f), 1.9583498f), -0.36918738f), -1.1468138f), 0.2716573f),
+        0.27490142f), -0.09897017f), 0.0012108557f);
+    const float t17 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.4491397f,
+        0.32372552f), 0.903557f), -0.643219f), -0.5661643f), 0.4006909f), 0.10795359f), -0.07975217f),
+        -0.00052250957f), 0.0022314936f);
+    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.021890076f, 0.039018717f),
+        0.0010318334f), -0.028209003f), 0.008559614f), 0.0023318697f), -0.0006222318f);
+    const float t19 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.025874795f,
+        -0.046626534f), -0.0041395673f), 0.047142826f), -0.029078715f), 0.00078153866f), 0.009508406f), -0.003926821f),
+        6.287686e-5f);
+    const float t20 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.037644047f,
+        0.025085796f), 0.09732317f), -0.076725535f), -0.11082034f), 0.106438026f), 0.028028028f), -0.03678471f),
+        0.0028993408f), 0.0009425011f);
+    const float t21 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.20830953f, 0.46509263f), -0.7395971f), -0.96644837f), 0.48229158f), 1.2695702f), -0.25844324f), -0.7445f),
+        0.20846306f), 0.10829439f), -0.032279134f);
+    const float t22 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.028846914f, -0.30555603f), -0.14531009f), 0.87361914f), 0.56000865f), -1.3266158f), -0.81913877f),
+        1.594417f), -0.14959127f), -0.45121166f), 0.12958533f), 0.01049828f);
+    const float t23 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.030770954f, 0.037588794f), 0.1261721f), -0.21398444f), -0.28958982f), 0.39654526f),
+        0.55941f), -0.26772848f), -1.381533f), 1.4888443f), -0.31492826f), -0.17841437f), 0.06830723f);
+    const float t24 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.30841014f,
+        0.17118664f), 0.9247358f), -0.32011345f), -0.9965033f), 0.22648865f), 0.42790964f), -0.07660386f),
+        -0.050794072f), 0.0060589164f);
+    const float t25 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.032721005f, 0.02468842f), 0.024526112f), -0.01620075f), -0.0024211807f), 0.0010630578f), t18), FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.01927224f, 0.023510024f), -0.037017845f), -0.024354964f),
+        0.017313577f), 0.004644004f), -0.0012901707f)), t19), t20), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.01625733f, -0.03832529f), -0.024560103f), 0.09575842f), 0.010723075f),
+        -0.11199863f), 0.04017117f), 0.025587419f), -0.014597813f), 0.0011933196f)), FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.019336924f, 0.040264644f), 0.04629051f),
+        -0.110640824f), -0.033760678f), 0.08453569f), 0.07673063f), -0.10378777f), 0.0003432221f), 0.024877153f),
+        -0.0052731447f));
+    // dvar_dmu, normalised
+    const float t26 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.0085618505f, 0.022979723f), -0.005246014f), -0.014378985f), 0.0051179137f),
+        0.0005568442f), t13), t14), t15), t16), t21), t22), t23), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.019495476f, -0.037521914f), -0.08400858f),
+        0.16413298f), 0.23720856f), -0.39593345f), -0.53323746f), 1.0349096f), 0.15795891f), -1.3929754f), 1.2290732f),
+        -0.46883547f), 0.06975498f));
+    const float t27 = t5 * t26;
+    const float t28 = FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.18598181f, 0.063081555f), 0.31123102f), -0.09769963f), -0.14401762f), 0.0384482f), 0.01505904f),
+        -0.0022823573f), t17), t24), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        0.66382027f, -0.3187134f), -1.595899f), 0.79290754f), 1.2681746f), -0.6500546f), -0.35146305f), 0.18539256f),
+        0.015903864f), -0.008923417f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.05288978f, 0.3767111f), 0.1562594f), -1.0655911f), -0.262083f), 1.137835f), 0.1789534f),
+        -0.52185655f), -0.020712446f), 0.07391555f), -0.0026252503f));
+    const float t29 = FMA(t8, t25, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, 0.015448557f, -0.020137085f), -0.047993697f), 0.06679954f), 0.089469545f), -0.15218003f),
+        -0.05808053f), 0.19767001f), -0.091283165f), -0.011471901f), 0.011733108f));
+    const float t30 = FMA(t9, FMA(t9, t28, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.013318494f, -0.31763834f), 0.05567152f), 0.90459913f), -0.007328712f), -1.1894445f),
+        0.19942212f), 0.61424375f), -0.21603943f), -0.046149474f), 0.015352248f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.035143353f, 0.07391321f), 0.09714507f),
+        -0.38367733f), -0.15605988f), 0.8376109f), 0.07115636f), -0.82173026f), 0.07266905f), 0.3625125f),
+        -0.10605547f), -0.012044436f));
+    // dmean_dvar, normalised
+    const float t31 = t11 * FMA(t8, t29, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.000818096f, -0.0014846314f), 0.0066422187f), 0.0016105551f), -0.044929933f), 0.024160745f),
+        0.15959516f), -0.34590495f), 0.31534433f), -0.14152266f), 0.025664845f));
+    const float t32 = (t6 * t31) * grad_mean;
+    const float t33 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.017227031f, -0.012332436f),
+        -0.036860187f), 0.040925507f), 0.009289387f), -0.024758892f), 0.005978912f), 0.0009876831f);
+    const float t34 = FMA(t9, t30, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, -0.013179661f, 0.011445896f), 0.12010792f), -0.02053652f), -0.27015334f), -0.11528366f),
+        0.4431519f), 0.07363225f), -0.23681271f), -0.170239f), 0.24504758f), -0.06707601f));
+    const float t35 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.015621829f,
+        0.009247286f), 0.015761783f), -0.0085743265f), -0.0021771847f), 0.00081891654f), FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.024355164f, -0.019666255f), -0.021624312f), 0.017643416f), 0.0012650122f),
+        -0.0014599612f)), t33), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0018161574f,
+        0.009133804f), 0.010717622f), -0.054984845f), 0.025834545f), 0.031065483f), -0.022029182f), 0.001730967f)),
+        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.008079137f, -0.010454983f),
+        -0.044382047f), 0.05306718f), 0.079757564f), -0.12717262f), 0.0095339855f), 0.050663665f), -0.019150289f));
+    // dvar_dvar, normalised
+    const float t36 = FMA(t9, t34, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        FMA(t12, FMA(t12, 0.037027683f, -0.018646087f), -0.18601483f), 0.08313765f), 0.45794365f), -0.2766705f),
+        -0.57977754f), 0.5307547f), 0.30079415f), -0.5830928f), 0.2820824f), 0.95244557f));
+    const float t37 = FMA(t36, grad_var, t32);
+    // dmean_dmu, normalised
+    const float t38 = FMA(t8, t35, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
+        -0.0072617647f, 0.00023452862f), 0.030838486f), -0.010251035f), -0.11161762f), 0.2405452f), -0.23251493f),
+        0.11128879f), -0.021252906f));
+    const float t39 = FMA(t27, grad_var, FMA(t2, t38, 1.0f) * grad_mean);
+    *out_grad_mean = t39;
+    *out_grad_var = t37;
 }
 
 void tanhshrink_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,

@@ -25,18 +25,22 @@ __all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", 
 ALL_INPUTS = 1 << 32
 
 
-_VALUE = re.compile(r"const (float|uint32_t|_Bool) (\w+) = ([^;]+);")
+_VALUE = re.compile(r"const (?:float|uint32_t|_Bool) (\w+) = ([^;]+);")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
+#: a number with its sign, a name, or a mark
+_WORDS = re.compile(r"[+-]?\d[\w.]*(?:(?<=e)[+-]\d\w*)?|\w+|\S")
+_BRACKETS = re.compile(r"(\w*)\(([^()]*)\)")
 
 
 def program_digest(c_source: str) -> str:
-    r"""SHA-256 of what C's element functions compute: whatever comments and layout, and the values' names and order.
+    r"""SHA-256 of what C's element functions compute: whatever comments, layout, names, order, and values in place.
 
     Args:
-        c_source: as :func:`momentgen.compiler.emit.render_c` writes it, each value a constant of its own.
+        c_source: as :func:`momentgen.compiler.emit.render_c` writes it: a value is a constant, or in brackets or an
+            operand of a call where it is used.
 
     >>> one = "void f_element(float x, float *y) {const float a = x + 1; const float b = x * x; *y = a * b; /* ! */}"
-    >>> two = "void f_element(float x, float *y) {const float t = x * x; const float u = x + 1;\n *y = u * t;}"
+    >>> two = "void f_element(float x, float *y) {const float t = x * x;\n *y = (x + 1) * t;}"
     >>> program_digest(one) == program_digest(two), program_digest(one) == program_digest(two.replace("+", "-"))
     (True, False)
     """
@@ -44,20 +48,35 @@ def program_digest(c_source: str) -> str:
     meaning: dict[str, str] = {}  # of a value: the digest of its expression, which says what its operands are
     rest: list[str] = []
 
+    def one_word(text: str) -> str:
+        """A name or number as it is, and the digest of an expression."""
+        words = _WORDS.findall(text)
+        return words[0] if len(words) == 1 else _digest(" ".join(words))
+
+    def inner(match: re.Match[str]) -> str:
+        operands = [one_word(operand) for operand in match[2].split(",")]
+        return f" {_digest(f'{match[1]} {operands}') if match[1] else operands[0]} "
+
     def meant(text: str) -> str:
-        return " ".join(re.findall(r"\w+|\S", _NAME.sub(lambda name: meaning.get(name[0], name[0]), text)))
+        text, found = _NAME.sub(lambda name: meaning.get(name[0], name[0]), text), 1
+        while found:
+            text, found = _BRACKETS.subn(inner, text)
+        return text
 
     for function in re.split(r"(?=\bvoid\b)", code):
         if not re.match(r"void \w+_element\b", function):
             continue
         meaning.clear()
-        end = 0
-        for value in _VALUE.finditer(function):
-            rest.append(meant(function[end : value.start()]))
-            meaning[value[2]] = hashlib.sha256(f"{value[1]} {meant(value[3])}".encode()).hexdigest()
-            end = value.end()
-        rest.append(meant(function[end:]))
-    return hashlib.sha256(" ".join(filter(None, rest)).encode()).hexdigest()
+        head, _, body = function.partition("{")
+        rest += _WORDS.findall(head)
+        for value in _VALUE.finditer(body):
+            meaning[value[1]] = one_word(meant(value[2]))
+        rest += _WORDS.findall(meant(_VALUE.sub(" ", body)))
+    return _digest(" ".join(rest))
+
+
+def _digest(text: str) -> str:
+    return f"h{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,25 @@
-"""What the renderers share: which values are written, in what order, under what names."""
+"""What the renderers share: numbers, comments and long lines as text."""
 
 from __future__ import annotations
 
-import itertools
 import textwrap
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 
-from momentgen.compiler.program import Instruction, Op, Program, verify
+import numpy as np
 
 __all__ = [
     "LINE_LENGTH",
-    "Names",
     "comment_text",
     "docstring",
-    "is_constant",
     "plain_decimal",
+    "short_decimal",
     "with_arguments",
     "with_comment",
 ]
 
 LINE_LENGTH = 119
-_CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
-
-
-def is_constant(ins: Instruction) -> bool:
-    return ins.op in _CONSTANTS
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 
 
 def plain_decimal(value: float) -> str | None:
@@ -38,6 +32,29 @@ def plain_decimal(value: float) -> str | None:
     if len(text) > 8 or "e" in text or "n" in text or Decimal(text) != Decimal(value):
         return None
     return text
+
+
+def short_decimal(value: float) -> str | None:
+    """The shortest decimal number that is ``value`` once rounded to float32, also by way of float64.
+
+    None below the normal range, where compilers warn and Triton takes a literal for float64, and of infinity and NaN.
+
+    >>> short_decimal(0.10000000149011612), short_decimal(2.0**24), short_decimal(-0.0), short_decimal(2.0**-130)
+    ('0.1', '16777216.0', '-0.0', None)
+    >>> short_decimal((2 - 2.0**-23) * 2.0**127)  # 3.4028235e38 would be larger before it is rounded
+    '3.4028234663852886e+38'
+    """
+    if not (value == 0 or 2.0**-126 <= abs(value) < 2.0**128):
+        return None
+    single = np.float32(value)
+    if value == 0 or 1e-4 <= abs(value) < 1e9:
+        text = np.format_float_positional(single, unique=True, trim="0")
+    else:
+        text = np.format_float_scientific(single, unique=True, trim="-", exp_digits=1)
+    # Triton makes float64 of a literal that is beyond float32's largest number before it is rounded.
+    if not (value == 0 or 2.0**-126 <= abs(float(text)) <= _LARGEST):
+        text = repr(value)
+    return text if np.float32(float(text)) == value else None
 
 
 def comment_text(text: str) -> str:
@@ -58,15 +75,23 @@ def docstring(text: str) -> str:
 
 
 def with_comment(code: str, comment: str | None, mark: str, indent: str = "    ") -> list[str]:
-    """A line of code with its comment behind it, or above it where the line would grow too long."""
+    """Code with its comment behind it, or above it where the line would grow too long; long code goes on indented."""
+    lines = textwrap.wrap(
+        code,
+        LINE_LENGTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     if not comment:
-        return [indent + code]
+        return lines
     text = comment_text(comment)
-    line = f"{indent}{code}  {mark} {text}"
-    if len(line) <= LINE_LENGTH:
+    line = f"{lines[0]}  {mark} {text}"
+    if len(lines) == 1 and len(line) <= LINE_LENGTH:
         return [line]
     above = textwrap.wrap(text, LINE_LENGTH - len(indent) - len(mark) - 1)
-    return [*(f"{indent}{mark} {part}" for part in above), indent + code]
+    return [*(f"{indent}{mark} {part}" for part in above), *lines]
 
 
 def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[str]:
@@ -85,46 +110,3 @@ def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[
             lines.append(current)
             current = indent + piece
     return [*lines, current]
-
-
-def _fresh(letter: str, taken: Container[str]) -> Iterator[str]:
-    """Names not ``taken``: c0, c1, ..."""
-    return (name for number in itertools.count() if (name := f"{letter}{number}") not in taken)
-
-
-class Names:
-    """Names for the values some output depends on: inputs and parameters keep theirs, the rest are t0, t1, ...
-
-    Args:
-        program: a verified program.
-        inline: text of the constants that stand in expressions as they are, and so need neither name nor line.
-
-    Attributes:
-        order: indices of the live values that need a line of their own, in order.
-    """
-
-    def __init__(self, program: Program, inline: Mapping[int, str]) -> None:
-        verify(program)
-        live: set[int] = set()
-        pending = [index for _, index in program.outputs]
-        while pending:
-            index = pending.pop()
-            if index not in live:
-                live.add(index)
-                pending.extend(program.instructions[index].args)
-        taken = {*program.inputs, *program.params}
-        fresh = {letter: _fresh(letter, taken) for letter in "ct"}
-        self.order = [
-            index for index in sorted(live) if program.instructions[index].name is None and index not in inline
-        ]
-        self._names = dict(inline)
-        for index in sorted(live):
-            ins = program.instructions[index]
-            if ins.name is not None:
-                self._names[index] = ins.name
-            elif index not in inline:
-                self._names[index] = next(fresh["c" if is_constant(ins) else "t"])
-
-    def __getitem__(self, index: int) -> str:
-        """What stands for the value in an expression."""
-        return self._names[index]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._text import Names, plain_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._statements import is_constant, statements
+from momentgen.compiler.emit._text import short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program, Type
 from momentgen.compiler.schedule import interleave, vectors
@@ -48,6 +49,10 @@ _PRELUDE = """\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define FMA __builtin_fmaf
+#define SQRT __builtin_sqrtf
+#define ABS __builtin_fabsf
+
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
 static inline uint32_t as_bits(float x)
@@ -76,10 +81,10 @@ _FORMAT = {
     Op.SUB: "{} - {}",
     Op.MUL: "{} * {}",
     Op.DIV: "{} / {}",
-    Op.SQRT: "__builtin_sqrtf({})",
-    Op.FMA: "__builtin_fmaf({}, {}, {})",
+    Op.SQRT: "SQRT({})",
+    Op.FMA: "FMA({}, {}, {})",
     Op.NEG: "-{}",
-    Op.ABS: "__builtin_fabsf({})",
+    Op.ABS: "ABS({})",
     Op.LT: "{} < {}",
     Op.LE: "{} <= {}",
     Op.EQ: "{} == {}",
@@ -100,22 +105,24 @@ _FORMAT = {
 
 
 def c_float(value: float) -> str:
-    """A C literal that is ``value`` exactly: short decimals as they are, the rest in hexadecimal.
+    """A C literal that is ``value`` exactly: the shortest decimal that a compiler rounds to it.
 
-    >>> c_float(0.5), c_float(1.0000001192092896), c_float(float("-inf"))
-    ('0.5f', '0x1.000002p+0f', '-__builtin_inff()')
+    Below the normal range, where compilers warn, it is hexadecimal.
+
+    >>> c_float(0.5), c_float(1.0000001192092896), c_float(2.0**-149), c_float(float("-inf"))
+    ('0.5f', '1.0000001f', '0x1p-149f', '-__builtin_inff()')
     """
     if math.isnan(value):
         return '__builtin_nanf("")'
     if math.isinf(value):
         return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
-    plain = plain_decimal(value)
-    if plain is not None:
-        return f"{plain}f"
+    short = short_decimal(value)
+    if short is not None:
+        return f"{short}f"
     mantissa, exponent = value.hex().split("p")
     head, _, digits = mantissa.partition(".")
     digits = digits.rstrip("0")
-    return f"{head}.{digits}p{exponent}f" if digits else f"{head}p{exponent}f"
+    return f"{head}.{digits}p{int(exponent)}f" if digits else f"{head}p{int(exponent)}f"
 
 
 def element_name(program: Program) -> str:
@@ -143,40 +150,26 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _inline(ins: Instruction) -> str | None:
-    """A constant short enough to stand in an expression."""
-    if ins.op is Op.CONST_I32 and ins.bits is not None:
+def _literal(ins: Instruction) -> str:
+    if ins.bits is not None and ins.op is Op.CONST_I32:
         return f"{ins.bits}u" if ins.bits < 1024 else f"0x{ins.bits:08x}u"
-    if ins.op is Op.CONST_F32:
-        plain = plain_decimal(float(ins.value))
-        return None if plain is None else f"({plain}f)" if plain.startswith("-") else f"{plain}f"
-    return None
-
-
-def _decimal(value: float) -> str:
-    """What a hexadecimal literal says, for the reader."""
-    mantissa, exponent = math.frexp(value)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{value:.9g}"
+    return c_float(float(ins.value))
 
 
 def _element(program: Program) -> str:
-    texts = {index: _inline(ins) for index, ins in enumerate(program.instructions)}
-    names = Names(program, {index: text for index, text in texts.items() if text is not None})
+    instructions, comments = program.instructions, program.comments
+    literals = {i: _literal(ins) for i, ins in enumerate(instructions) if is_constant(ins) and i not in comments}
     arguments = [f"float {name}" for name in (*program.inputs, *program.params)]
     arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
     lines = with_arguments(f"{_ELEMENT} {element_name(program)}", arguments)
     lines.append("{")
-
-    for index in names.order:
-        ins = program.instructions[index]
-        comment = program.comments.get(index)
-        if ins.op is Op.CONST_F32:
-            expression = c_float(float(ins.value))
-            comment = f"{_decimal(float(ins.value))}: {comment}" if comment else _decimal(float(ins.value))
-        else:
-            expression = _FORMAT[ins.op].format(*(names[a] for a in ins.args))
-        lines += with_comment(f"const {_TYPE[ins.type]} {names[index]} = {expression};", comment, "//")
-    lines += [f"    *out_{name} = {names[index]};" for name, index in program.outputs]
+    values, results = statements(program, _FORMAT, literals)
+    for value in values:
+        ins = instructions[value.index]
+        expression = value.expression or _literal(ins)
+        code = f"const {_TYPE[ins.type]} {value.name} = {expression};"
+        lines += with_comment(code, comments.get(value.index), "//")
+    lines += [f"    *out_{name} = {text};" for (name, _), text in zip(program.outputs, results, strict=True)]
     lines.append("}")
     return "\n".join(lines)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._text import Names, is_constant, plain_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._statements import is_constant, statements
+from momentgen.compiler.emit._text import LINE_LENGTH, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Instruction, Op, Program
 from momentgen.compiler.schedule import two_fit
@@ -83,43 +84,41 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
-def _inline(ins: Instruction) -> str | None:
+def _literal(ins: Instruction) -> str | None:
     """A constant that Triton keeps in 32 bits where it stands in an expression."""
     if ins.op is Op.CONST_I32:
         value = int(ins.value)
         return str(value) if abs(value) < 1024 else hex(value)
-    if ins.op is Op.CONST_F32 and ins.bits != _MINUS_ZERO:
-        return plain_decimal(float(ins.value))
-    return None
+    return None if ins.bits == _MINUS_ZERO else short_decimal(float(ins.value))
 
 
 def _full(ins: Instruction) -> str:
     """A constant as a scalar tensor: Triton makes a float64 of a literal below the normal range."""
     if ins.op is Op.CONST_I32:
-        return f"tl.full((), {_inline(ins)}, tl.int32)"
+        return f"tl.full((), {_literal(ins)}, tl.int32)"
     if ins.bits == _MINUS_ZERO:
         return f"tl.full((), {_MINUS_ZERO - 2**32}, tl.int32).to(tl.float32, bitcast=True)"
     value = float(ins.value)
-    text = repr(value) if math.isfinite(value) else f'float("{value}")'
+    text = short_decimal(value) or (repr(value) if math.isfinite(value) else f'float("{value}")')
     return f"tl.full((), {text}, tl.float32)"
 
 
 def _device(program: Program) -> str:
-    instructions = program.instructions
+    instructions, comments = program.instructions, program.comments
     # Between literals alone Python itself would compute, in float64; and a literal has no methods.
     named = {a for ins in instructions if all(is_constant(instructions[a]) for a in ins.args) for a in ins.args}
-    named |= {index for _, index in program.outputs}
-    texts = {index: None if index in named else _inline(ins) for index, ins in enumerate(instructions)}
-    names = Names(program, {index: text for index, text in texts.items() if text is not None})
+    found = {i: _literal(ins) for i, ins in enumerate(instructions) if is_constant(ins) and i not in named}
+    literals = {index: text for index, text in found.items() if text is not None and index not in comments}
     lines = [
         "@triton.jit",
         *with_arguments(f"def {program.name}", [*program.inputs, *program.params], end="):"),
     ]
-    for index in names.order:
-        ins = instructions[index]
-        expression = _full(ins) if is_constant(ins) else _FORMAT[ins.op].format(*(names[a] for a in ins.args))
-        lines += with_comment(f"{names[index]} = {expression}", program.comments.get(index), "#")
-    results = [names[index] for _, index in program.outputs]
+    values, results = statements(program, _FORMAT, literals)
+    for value in values:
+        code = f"{value.name} = {value.expression or _full(instructions[value.index])}"
+        if len(code) + 4 > LINE_LENGTH:  # a line of Python goes on within brackets only
+            code = f"{value.name} = ({value.expression})"
+        lines += with_comment(code, comments.get(value.index), "#")
     lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
     return "\n".join(lines)
 
