@@ -82,7 +82,7 @@ def test_a_divergent_moment_is_refused_with_the_reason(what: str, cause: str) ->
         derived(find_rule(what, RULES))
 
 
-@pytest.mark.parametrize("what", ["x*Phi(x)", "x*Phi(2*x + 1) - 3"])
+@pytest.mark.parametrize("what", ["x*Phi(x)", pytest.param("x*Phi(2*x + 1) - 3", marks=pytest.mark.slow)])
 def test_where_f_squared_has_no_closed_form_the_mean_and_its_partials_are_printed_and_that_is_said(what: str) -> None:
     found = derived(find_rule(what))
     assert list(found.outputs) == ["mean", "dmean_dmu", "dmean_dvar"]

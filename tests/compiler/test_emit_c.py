@@ -15,6 +15,7 @@ from c_vectors import scalar_kernels
 from compiler.program_strategies import CORNERS, adversarial_inputs, different_bits, random_program
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from momentgen.compiler.emit.c import C_FLAGS, c_float, render_c
 from momentgen.compiler.emit.header import Header
@@ -57,7 +58,8 @@ def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
     for program in PROGRAMS:
         kernel = NativeKernel(source, program.name, 2, 1, 3, flags=BUILDS[build])
         want = evaluate(program, INPUTS, {"p": 0.3})
-        got = kernel(INPUTS["x"], INPUTS["y"], params=[0.3])
+        with threadpool_limits(2, "openmp"):
+            got = kernel(INPUTS["x"], INPUTS["y"], params=[0.3])
         for array, (name, expected) in zip(got, want.items(), strict=True):
             assert different_bits(array, expected).size == 0, (program.name, name)
 

@@ -139,6 +139,7 @@ def test_the_increment_of_a_cubic_far_from_0_is_as_exact_as_beside_it() -> None:
                 assert abs(rows[change][i] - (f[0](u + d) - f[0](u))) < 1e-15 * abs(d) * (size + 4 * abs(d))
 
 
+@pytest.mark.slow
 def test_the_float64_form_of_a_slow_tail_is_within_the_fits_share_of_the_tolerance() -> None:
     (stable,) = stabilise(derive(Rule("huber", f=HUBER)))
     mean, var = (np.array(column, np.float32) for column in zip(*POINTS[:2], (0.0, 1e-20), (3.0, 1e4), strict=True))

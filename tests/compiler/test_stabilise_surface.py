@@ -104,7 +104,7 @@ def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
     "f",
     [
         sp.erf(x),
-        sp.exp(-(x**2) / 2),
+        pytest.param(sp.exp(-(x**2) / 2), marks=pytest.mark.slow),
         pytest.param(SOFTPLUS, marks=pytest.mark.slow),
         pytest.param(x - sp.tanh(x), marks=pytest.mark.slow),
         pytest.param(x * S(x), marks=pytest.mark.slow),

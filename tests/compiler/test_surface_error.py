@@ -76,7 +76,9 @@ def _errors(name: str, output: str, mean: F64, var: F64) -> F64:
         return np.array([float(abs(mp.mpf(c) - e)) for c, e in zip(computed.tolist(), exact, strict=True)])
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "gelu" else []) for name in FUNCTIONS]
+)
 def test_no_mean_is_further_from_the_exact_one_than_proven(name: str) -> None:
     f, found, surfaces = _made(name)
     stated = proven_outputs(f, {"mean": surfaces["mean"]}, found.atoms, proven_facts(f, found.atoms, found.mean.errors))

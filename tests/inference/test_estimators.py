@@ -33,7 +33,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@each
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param(one, marks=pytest.mark.slow if "Correlated" in type(one).__name__ else []) for one in QUICK],
+    ids=lambda one: type(one).__name__,
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks_pass(estimator: Any) -> None:
     failed = [

@@ -38,7 +38,9 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "dropout_training.py" else pytest.mark.slow) for name in QUICK]
+)
 def test_quick_runs_write_every_row_a_picture_and_what_the_paper_says(name: str, tmp_path: Path):
     section, key, rows = QUICK[name]
     results, text = run(name, images(tmp_path), tmp_path / "results.json", "--quick")

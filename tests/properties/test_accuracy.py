@@ -95,7 +95,14 @@ def test_other_variants_are_within_their_goal_at_unseen_points(name: str, varian
             assert error[at] <= stable.goal, (output, setting, mean[at], var[at])
 
 
-@pytest.mark.parametrize("name", [n for n, v in FAITHFUL if v == "exact" and FACTS[n].absolute])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "logistic_transform" else [])
+        for name, variant in FAITHFUL
+        if variant == "exact" and FACTS[name].absolute
+    ],
+)
 def test_absolute_accuracy(name: str) -> None:
     facts: Facts = FACTS[name]
     (mean, var), exact = _exact(name, 0)
