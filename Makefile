@@ -36,7 +36,7 @@ demo: $(READY)
 	$(BIN)/python examples/digits_noise.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow

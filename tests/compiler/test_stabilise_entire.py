@@ -122,7 +122,15 @@ def test_floats_in_f_are_the_fractions_that_they_are() -> None:
 
 
 # --- the graphs --------------------------------------------------------------------
-@pytest.mark.parametrize("f", [SNAKE, x * sp.exp(x), sp.exp(-x) + x**2, sp.exp(x) * sp.sin(x)], ids=str)
+@pytest.mark.parametrize(
+    "f",
+    [
+        SNAKE,
+        x * sp.exp(x),
+        *(pytest.param(f, marks=pytest.mark.slow) for f in (sp.exp(-x) + x**2, sp.exp(x) * sp.sin(x))),
+    ],
+    ids=str,
+)
 def test_programs_and_the_float64_form_are_within_tolerance_of_quadrature(f: sp.Expr) -> None:
     stable = stable_of(f)
     below = float(stable.facts.get("series_below_variance", 1))

@@ -222,7 +222,9 @@ def test_twelve_processes_on_an_empty_cache_compile_each_kernel_once(links: bool
 
 
 @posix
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, *(pytest.param(e, marks=pytest.mark.slow) for e in (errno.EOPNOTSUPP, errno.ENOSYS))]
+)
 def test_where_the_file_system_has_no_locks_processes_only_compile_more_often(
     number: int, cache: Path, tmp_path: Path
 ) -> None:

@@ -95,9 +95,9 @@ def test_unusable_cache_directory_is_replaced_by_a_temporary_one(tmp_path: Path)
     ("case", "reason"),
     [
         ("no compiler", "no C compiler is found"),
-        ("no such compiler", "$CC is '/nowhere/cc', and no such compiler is found"),
-        ("unreadable command", "which is not a command"),
-        ("does not start", "failed (exit status 3): fatal: no licence"),
+        pytest.param("no such compiler", "$CC is '/nowhere/cc', and no such compiler is found", marks=pytest.mark.slow),
+        pytest.param("unreadable command", "which is not a command", marks=pytest.mark.slow),
+        pytest.param("does not start", "failed (exit status 3): fatal: no licence", marks=pytest.mark.slow),
         ("fails", "failed (exit status 1): error: internal compiler error"),
         ("writes rubbish", "what the compiler wrote can be loaded from no directory"),
     ],
