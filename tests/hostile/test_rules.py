@@ -136,7 +136,7 @@ def parameter_names() -> Iterator[str]:
         "mean",
         "mu",
     )
-    yield from ("x", "a", "m", "Phi", "params", "n", "i", "out_mean", "grad_var", "mean_ptr", "BLOCK", "arb")
+    yield from ("x", "a", "m", "Phi", "params", "n", "i", "out_mean", "grad_var", "mean_ptr", "BLOCK", "FMA", "arb")
 
 
 def test_a_parameter_cannot_have_a_name_that_generated_code_or_formulas_use() -> None:
