@@ -8,6 +8,7 @@ for each output.  The method ``adjoint`` and :func:`output_covariance` take the 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,14 +66,23 @@ def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
     return pytree.tree_map(lift, nest, is_leaf=is_moments)
 
 
-def normal_numbers(rows: int, columns: int, seed: int, like: Tensor) -> Tensor:
-    """Normal numbers that are the same for every example; drawn by torch under vmap they would differ."""
-    return torch.tensor(_normal_numbers(rows, columns, seed), dtype=like.dtype, device=like.device)
+def normal_numbers(rows: int, columns: int, seed: int, like: Tensor, centred: bool = False) -> Tensor:
+    """Normal numbers that are the same for every example; drawn by torch under vmap they would differ.
+
+    Args:
+        rows: how many.
+        columns: likewise.
+        seed: of the generator.
+        like: a tensor of the dtype and device wanted.
+        centred: whether the mean of each column shall be 0, its expected mean square still 1.
+    """
+    return torch.tensor(_normal_numbers(rows, columns, seed, centred), dtype=like.dtype, device=like.device)
 
 
 @functools.lru_cache(maxsize=8)
-def _normal_numbers(rows: int, columns: int, seed: int) -> Any:
-    return np.random.default_rng(seed).standard_normal((rows, columns))
+def _normal_numbers(rows: int, columns: int, seed: int, centred: bool) -> Any:
+    drawn = np.random.default_rng(seed).standard_normal((rows, columns))
+    return (drawn - drawn.mean(0)) * math.sqrt(rows / (rows - 1)) if centred else drawn
 
 
 # ----------------------------------------------------------------- derivatives

@@ -6,8 +6,8 @@ depend on them most), and k samples.  h = Σ_j S_j² is the variance that the di
 * A function of each value by itself takes mean and variance from the generated op, exact for a normal value; tangents
   are multiplied by E f', samples go through f.
 * A function of several values maps tangents linearly and samples as it is.  Its variance is h, plus what the rule of
-  independent values makes of D, multiplied by a factor that the samples' remainder X_s - Σ_j S_j c_sj tells
-  (:mod:`momentgen.laws.numerics.shrinkage`).
+  independent values makes of D, multiplied by a factor that the samples' remainder X_s - Σ_j S_j c_sj tells; and its mean
+  is shifted by what that remainder's mean tells (:mod:`momentgen.laws.numerics.shrinkage`).
 
 So variances stay right where values share noise, and functions without a rule of their own need none.  How a network is
 run on such laws is in :mod:`momentgen.laws.two_passes`, the rules are in :mod:`momentgen.laws.correlated_rules`.
@@ -26,7 +26,7 @@ from torch import Tensor
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, new_law, register_pytree, tensor_of
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.numerics.shrinkage import shrunk
+from momentgen.laws.numerics.shrinkage import shift_of, shrunk
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -39,7 +39,7 @@ class Run:
 
     Attributes:
         directions: q, of all values of all sources of noise, shape (r, n).
-        draws: z, samples of a normal variable of variance 1 for each, shape (k, n).
+        draws: z, samples of a normal variable of variance 1 for each, whose mean is 0, shape (k, n).
         coordinates: c = z qᵀ, shape (k, r).
         met: of how many values sources have been met.
     """
@@ -153,22 +153,25 @@ def squared_length(rows: Tensor) -> Tensor:
 
 def deflated(deviations: Tensor, tangents: Tensor) -> Tensor:
     """Samples without what the directions explain, shape ``(k, ...)``."""
-    return deviations - torch.tensordot(RUN.get().coordinates, tangents, 1)
+    rest = torch.addmm(deviations.flatten(1), RUN.get().coordinates, tangents.flatten(1), alpha=-1)
+    return rest.view(deviations.shape)
 
 
 def mixed(mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, channel: int) -> Correlated:
     """The law of a function of several values.
 
     Args:
-        mean: of the result.
+        mean: of the result, if its inputs are normal.
         prior: its *variance* by a remainder of independent values.
         tangents: of the result.
         deviations: likewise.
         channel: the dimension along which factors of the prior may differ.
     """
     h, prior = squared_length(tangents), prior.expand(mean.shape)
-    factor = shrunk(prior, deflated(deviations, tangents), channel)
-    return correlated(mean, h + factor * prior, tangents, deviations, h)
+    rest = deflated(deviations, tangents)
+    shift = shift_of(rest)
+    factor = shrunk(prior, rest - shift, channel)
+    return correlated(mean + shift, h + factor * prior, tangents, deviations - shift, h)
 
 
 def exact(alone: Diagonal, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:

@@ -52,7 +52,8 @@ def _larger(a: Parts, b: Parts) -> Parts:
     """The larger of two values, elementwise."""
     (m1, v1, s1, e1, h1), (m2, v2, s2, e2, h2) = a, b
     d1, d2 = ((v - h).clamp_min(0) for v, h in ((v1, h1), (v2, h2)))
-    r1, r2 = laws.deflated(e1, s1), laws.deflated(e2, s2)
+    # Residuals are of the size of a standard deviation at most, and their squares then neither under- nor overflow.
+    r1, r2 = (laws.deflated(e, s) / _size(v) for e, s, v in ((e1, s1, v1), (e2, s2, v2)))
     alike = _cosine(r1, r2)
     # Roots before products, which may be too small for the dtype.
     covariance = (s1 * s2).sum(0) + alike * square_root(d1) * square_root(d2)
@@ -62,18 +63,18 @@ def _larger(a: Parts, b: Parts) -> Parts:
     mean, var = op(m1, v1, m2, v2, covariance)
     share = op.mean_gradients(m1, v1, m2, v2, covariance)[0]
     tangents = torch.lerp(s2, s1, share)
-    deviations = torch.maximum(m1 + e1, m2 + e2) - mean
+    deviations = torch.maximum(m1 + e1, m2 + e2).sub_(mean)
     explained = laws.squared_length(tangents)
     return mean, torch.maximum(var, explained), tangents, deviations, explained
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of two tensors over their lengths, 0 where one is 0; squares do not underflow."""
-    a, b = (part.flatten() / scale.where(scale > 0, 1) for part in (a, b) for scale in (_largest(part.detach()),))
-    length = square_root(a @ a) * square_root(b @ b)
-    return torch.where(length > 0, (a @ b) / length.where(length > 0, 1), 0).clamp(-1, 1)
+    """Inner product of two tensors over their lengths, 0 where one is 0."""
+    length = square_root(a.square().sum()) * square_root(b.square().sum())
+    return torch.where(length > 0, (a * b).sum() / length.where(length > 0, 1), 0).clamp(-1, 1)
 
 
-def _largest(values: Tensor) -> Tensor:
-    """The largest absolute value."""
-    return torch.maximum(values.amax(), -values.amin())
+def _size(var: Tensor) -> Tensor:
+    """The largest standard deviation, a constant to autograd; 1 where there is none."""
+    most = square_root(var.detach().amax())
+    return most.where(most > 0, 1)

@@ -159,14 +159,22 @@ def maximum_of_windows(mean: Tensor, var: Tensor, places: list[list[list[int]]])
         var: *variances*, of the same shape.
         places: for each spatial dimension, the inputs of each window along it; -1 is outside.
     """
-    mean, var = in_windows(mean, places, -math.inf), in_windows(var, places, 0.0)
-    return maxima.maximum_of(mean, var, -1)
+    rank = mean.dim()
+    mean, var = (_in_windows(part, places, rank, fill) for part, fill in ((mean, -math.inf), (var, 0.0)))
+    return maxima.maximum_of(mean, var, 0)
 
 
-def in_windows(values: Tensor, places: list[list[list[int]]], outside: float) -> Tensor:
-    """Each window's values in a last dimension of their own, ``outside`` at places that no input has."""
+def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outside: float) -> Tensor:
+    """Each window's values in a dimension of their own before the last ``rank``, so that loops over units stay long.
+
+    Args:
+        values: the spatial dimensions last.
+        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
+        rank: of the values, less leading dimensions.
+        outside: the value at places that no input has.
+    """
     dims = len(places)
-    first = values.dim() - dims
+    first, leading = values.dim() - dims, values.dim() - rank
     for d, windows in enumerate(places):
         # Each dimension becomes two: windows, and places within one, which move to the end.
         count, size = len(windows), len(windows[0])
@@ -177,16 +185,19 @@ def in_windows(values: Tensor, places: list[list[list[int]]], outside: float) ->
         index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
         values = torch.unflatten(values.index_select(first + d, index), first + d, (len(windows), len(windows[0])))
         values = values.movedim(first + d + 1, -1)
-    values = values.flatten(first + dims)
+    values = values.movedim(list(range(-dims, 0)), list(range(leading, leading + dims)))
+    values = values.flatten(leading, leading + dims - 1)
     if not any(k < 0 for windows in places for window in windows for k in window):
         return values
     valid = torch.tensor([[True]], device=values.device)
     for d, windows in enumerate(places):
-        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device)
+        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device).mT
         grid = [1] * (2 * dims)
         grid[d], grid[dims + d] = own.shape
-        valid = own.view(grid) if d == 0 else valid & own.view(grid)
-    return torch.where(valid.flatten(dims), values, outside)
+        valid = own.reshape(grid) if d == 0 else valid & own.reshape(grid)
+    valid = valid.flatten(0, dims - 1)
+    valid = valid.view(len(valid), *[1] * (rank - dims), *valid.shape[1:])
+    return torch.where(valid, values, outside)
 
 
 # ------------------------------------------------------------- trees of pairs
@@ -245,7 +256,7 @@ def tree_of_pairs(
         places = pool_places(entry, args, kwargs)
         own = parts_of(x, x)
         fill = (_OUTSIDE, *[0.0] * (len(own) - 1))
-        windows = tuple(in_windows(part, places, value) for part, value in zip(own, fill, strict=True))
+        windows = tuple(_in_windows(part, places, x.dim(), value) for part, value in zip(own, fill, strict=True))
         return law_of(_tree(windows, larger))
     lower = "min" in name
     if name in ("amax", "amin"):
@@ -277,8 +288,9 @@ def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, 
     n, shape = parts[0].dim(), parts[0].shape
     dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(n))
     dims = tuple(sorted(d % n for d in dims))
-    ends = list(range(-len(dims), 0))
-    moved = tuple(part.movedim([d - n for d in dims], ends).flatten(-len(dims)) for part in parts)
+    starts = list(range(-n, len(dims) - n))
+    moved = tuple(part.movedim([d - n for d in dims], starts) for part in parts)
+    moved = tuple(part.flatten(part.dim() - n, part.dim() - n + len(dims) - 1) for part in moved)
     found = _turned(_tree(_turned(moved, lower), larger), lower)
     if keepdim:
         kept = [1 if d in dims else size for d, size in enumerate(shape)]
@@ -287,14 +299,15 @@ def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, 
 
 
 def _tree(parts: Parts, larger: Callable[[Parts, Parts], Parts]) -> Parts:
-    """The maximum over the last dimension."""
-    while (n := parts[0].shape[-1]) > 1:
+    """The maximum over the first dimension of the mean, which further dimensions of other parts stand before."""
+    dim = -parts[0].dim()
+    while (n := parts[0].shape[dim]) > 1:
         # Split, not sliced: the derivative of a slice is a whole tensor, mostly of zeros.
-        first, second, *odd = zip(*[part.split([n // 2, n // 2] + [1] * (n % 2), -1) for part in parts], strict=True)
+        first, second, *odd = zip(*[part.split([n // 2, n // 2] + [1] * (n % 2), dim) for part in parts], strict=True)
         parts = larger(first, second)
         if odd:
-            parts = tuple(torch.cat(both, -1) for both in zip(parts, odd[0], strict=True))
-    return tuple(part[..., 0] for part in parts)
+            parts = tuple(torch.cat(both, dim) for both in zip(parts, odd[0], strict=True))
+    return tuple(part.squeeze(dim) for part in parts)
 
 
 #: rules of Diagonal, by name and kind

@@ -66,7 +66,7 @@ class Effort(NamedTuple):
     """
 
     directions: int = 10
-    samples: int = 8
+    samples: int = 16
     seed: int = 0
     examples: int | None = None
 
@@ -76,7 +76,7 @@ _DEFAULT = Effort()
 
 
 @contextmanager
-def effort(directions: int = 10, samples: int = 8, seed: int = 0, examples: int | None = None) -> Iterator[None]:
+def effort(directions: int = 10, samples: int = 16, seed: int = 0, examples: int | None = None) -> Iterator[None]:
     """Within the context the method ``correlated`` uses so many directions and samples.
 
     Memory grows with the batch: with ``examples`` at most so many are computed at a time, by ``correlated`` and
@@ -179,7 +179,8 @@ def _second_pass(
     forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Derivatives, spent: Effort
 ) -> Any:
     basis = directions_of(found.by, found.variances, spent.directions).detach()
-    draws = normal_numbers(spent.samples, basis.shape[1], spent.seed, basis)
+    # Draws whose mean is 0 leave the mean of whatever is linear as it is.
+    draws = normal_numbers(spent.samples, basis.shape[1], spent.seed, basis, centred=True)
     run = Run(basis, draws, draws @ basis.mT)
     token = RUN.set(run)
     try:
