@@ -17,14 +17,16 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, generated_op
-from momentgen.laws.affine import pooled_to_one
+from momentgen.laws.affine import bind, pooled_to_one
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
@@ -177,6 +179,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
         mean = sources.shifted(mean, rest()) if kind == "noise" else sources.remainder(mean, rest)
     elif kind in ("normalise", "softmax") and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
         mean = mean.detach() + slope
+    elif entry.name == "conv2d" and (through := _convolved(args, kwargs)) is not None:
+        mean = through
     elif kind == "noise":
         mean = sources.shifted(mean, var)
     elif kind == "arithmetic" and entry.name == "mul" and law._source is None:
@@ -187,6 +191,16 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     return law
+
+
+def _convolved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The mean of a convolution of one channel, with a quicker derivative by its input; None for other convolutions."""
+    bound = bind("conv2d", args[1:], kwargs)
+    weight, given = bound["weight"], args[0]._parts()[0]
+    if isinstance(weight, Law) or isinstance(bound.get("bias"), Law):
+        return None
+    slope = slope_of_one_channel(given, **{name: value for name, value in bound.items() if name != "bias"})
+    return None if slope is None else F.conv2d(given.detach(), **bound) + slope
 
 
 def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor) -> Tensor | None:

@@ -6,8 +6,8 @@ depend on them most), and k samples.  h = Σ_j S_j² is the variance that the di
 * A function of each value by itself takes mean and variance from the generated op, exact for a normal value; tangents
   are multiplied by E f', samples go through f.
 * A function of several values maps tangents linearly and samples as it is.  Its variance is h, plus what the rule of
-  independent values makes of D, multiplied by a factor that the samples' remainder X_s - Σ_j S_j c_sj tells; and its mean
-  is shifted by what that remainder's mean tells (:mod:`momentgen.laws.numerics.shrinkage`).
+  independent values makes of D, multiplied by a factor that the samples' remainder X_s - Σ_j S_j c_sj tells, and its
+  mean is shifted by what that remainder's mean tells (:mod:`momentgen.laws.numerics.shrinkage`).
 
 So variances stay right where values share noise, and functions without a rule of their own need none.  How a network is
 run on such laws is in :mod:`momentgen.laws.two_passes`, the rules are in :mod:`momentgen.laws.correlated_rules`.
@@ -153,8 +153,7 @@ def squared_length(rows: Tensor) -> Tensor:
 
 def deflated(deviations: Tensor, tangents: Tensor) -> Tensor:
     """Samples without what the directions explain, shape ``(k, ...)``."""
-    rest = torch.addmm(deviations.flatten(1), RUN.get().coordinates, tangents.flatten(1), alpha=-1)
-    return rest.view(deviations.shape)
+    return deviations - (RUN.get().coordinates @ tangents.flatten(1)).view(deviations.shape)
 
 
 def mixed(mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, channel: int) -> Correlated:

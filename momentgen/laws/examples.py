@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.border import certain, check, entered, readable
@@ -64,6 +65,7 @@ def per_example(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chunk_size: int | None = None,
+    rows: int = 0,
 ) -> Any:
     """Call ``run`` for each example of a batch, and stack what it returns.
 
@@ -74,7 +76,9 @@ def per_example(
             Moments that were given twice are one object.
         args: tensors and moments; those whose first dimension is that of the first moments are split, others shared.
         kwargs: likewise.
-        chunk_size: how many examples are computed at once; None for all.
+        chunk_size: how many examples are computed at once; None for as many as ``rows`` says.
+        rows: how many numbers ``run`` keeps for each value of the network.  On a CPU as many examples are computed at
+            once as keep a layer's rows within 16 MiB; 0 for all.
 
     Returns:
         What ``run`` returned, each tensor with the batch in front.
@@ -115,8 +119,24 @@ def per_example(
         return one
 
     if batch > 1 and all(map(readable, split)):
-        _check_alone(where, forward, args, kwargs, lambda run: _mapped(where, of_one(run), split, batch, chunk_size))
+        widest = _check_alone(
+            where, forward, args, kwargs, lambda run: _mapped(where, of_one(run), split, batch, chunk_size)
+        )
+        if chunk_size is None and rows and split[0].device.type == "cpu":
+            chunk_size = _at_once(batch, widest * rows)
     return _mapped(where, of_one(run), split, batch, chunk_size)
+
+
+#: bytes of a layer's rows: temporaries of more are returned to the system and mapped anew, a page fault for every 4 KiB
+_ROWS = 2**24
+#: examples below which a call's overhead counts for more
+_FEWEST = 8
+
+
+def _at_once(batch: int, size: int) -> int:
+    """How many examples to compute at once, whose widest layer takes ``size`` bytes each, in parts of like length."""
+    most = max(_ROWS // max(size, 1), _FEWEST)
+    return -(-batch // -(-batch // most))
 
 
 def _parts(leaf: Any) -> tuple[Any, ...]:
@@ -198,8 +218,11 @@ def _check_alone(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     mapped: Callable[[Run], Any],
-) -> None:
+) -> int:
     """Compare the network at the means, on the whole batch and on each example alone: two plain forward passes.
+
+    Returns:
+        How many bytes an example has in the widest layer; 0 if the network could not be run.
 
     Raises:
         InputError: if the results differ by more than rounding.
@@ -216,12 +239,14 @@ def _check_alone(
             return real
         return [value[0] if value.dim() and len(value) == 1 else value.new_zeros(0) for value in real]
 
+    batch = next(leaf.mean.shape[0] for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
     with torch.no_grad():
         try:
-            together = plain(args, kwargs, alone=False)
+            with _Widest(batch) as widest:
+                together = plain(args, kwargs, alone=False)
             apart: list[Tensor] = mapped(plain)
         except Exception:
-            return  # the run to come fails in its own words, or the network was written for a batch of one
+            return 0  # the run to come fails in its own words, or the network was written for a batch of one
     for whole, single in zip(together, apart, strict=True):
         if single.shape[1:] == (0,) != whole.shape[1:]:
             continue  # without a batch in front, which the run to come says
@@ -241,6 +266,23 @@ def _check_alone(
                 "or dimension 0 is not the batch in every argument (pass batch_first=True), or the network draws "
                 "numbers that momentgen does not see (torch.randn)"
             )
+
+    return widest.size
+
+
+class _Widest(TorchDispatchMode):
+    """Within it the bytes that an example has in the widest tensor with the batch in front are found."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.batch, self.size = batch, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for part in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(part, Tensor) and part.dim() and part.shape[0] == self.batch:
+                self.size = max(self.size, part.numel() // self.batch * part.element_size())
+        return found
 
 
 def _certain(value: Any) -> Any:

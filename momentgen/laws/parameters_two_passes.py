@@ -39,11 +39,12 @@ def planned_per_example(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chunk: int | None = None,
+    rows: int = 0,
 ) -> Any:
     """:func:`~momentgen.laws.examples.per_example`, of passes in which random parameters are sources.
 
-    As many examples are computed at a time, at most ``chunk``, as their sources fit into the memory that
-    :class:`momentgen.laws.covariance.options` allows.
+    As many examples are computed at a time, at most ``chunk`` or what ``rows`` allows, as their sources fit into the
+    memory that :class:`momentgen.laws.covariance.options` allows.
     """
     given = next(filter(is_moments, leaves_of((args, kwargs))), None)
     width = given.mean.shape[0] if given is not None and given.mean.dim() else 1
@@ -51,7 +52,7 @@ def planned_per_example(
     while True:
         token = LIFT.set(_lift(width))
         try:
-            return per_example(where, forward, one, args, kwargs, chunk)
+            return per_example(where, forward, one, args, kwargs, chunk, rows)
         except Narrower as fewer:
             width = chunk = fewer.batch
         finally:

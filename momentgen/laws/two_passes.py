@@ -62,7 +62,7 @@ class Effort(NamedTuple):
         directions: at most so many; outputs of a smaller number are covered by one each.
         samples: of the network.
         seed: of the samples.
-        examples: at most so many are computed at a time; None for a whole batch.
+        examples: at most so many are computed at a time; None for all on a GPU, and as many as are fast on a CPU.
     """
 
     directions: int = 10
@@ -79,9 +79,9 @@ _DEFAULT = Effort()
 def effort(directions: int = 10, samples: int = 16, seed: int = 0, examples: int | None = None) -> Iterator[None]:
     """Within the context the method ``correlated`` uses so many directions and samples.
 
-    Memory grows with the batch: with ``examples`` at most so many are computed at a time, by ``correlated`` and
-    ``adjoint``, for the same results up to rounding.  Each part costs the overhead of a call, which
-    counts for small networks.
+    With ``examples`` at most so many are computed at a time, by ``correlated`` and ``adjoint``, for less memory and the
+    same results up to rounding.  Each part costs the overhead of a call.  By default it is the whole batch on a GPU,
+    and on a CPU as many as keep what a layer holds within 16 MiB, but at least 8.
 
     Raises:
         InputError: for fewer than 1 direction, 2 samples or 1 example.
@@ -128,11 +128,16 @@ def propagate(
 
     args, kwargs = with_moments(args, kwargs)
     device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
+    rows = spent.directions + spent.samples
+
+    def found() -> Any:
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs, spent.examples, rows), plan)
+
     if not autocast_in_force(device):
-        return _from_parts(planned_per_example(where, forward, one, args, kwargs, spent.examples), plan)
+        return found()
     args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
     with torch.autocast(device, enabled=False):
-        return _from_parts(planned_per_example(where, forward, one, args, kwargs, spent.examples), plan)
+        return found()
 
 
 # ----------------------------------------------------------------- first pass

@@ -14,7 +14,7 @@ import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import backward, effort, two_passes
-from momentgen.laws.numerics.shrinkage import shrunk
+from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.runtime import JointMoments
 
 SAMPLES = 20_000
@@ -284,6 +284,64 @@ def test_fewer_examples_at_a_time_take_less_memory_for_the_same_moments(method: 
     assert peaks[1] < 0.4 * peaks[0]
 
 
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_a_wide_layer_is_computed_a_few_examples_at_a_time(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 channels of 64 x 64 take 256 KiB an example, times 26 rows: of 16 MiB that is two, and the least is 8."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(16), nn.Flatten(), nn.Linear(256, 3))
+    at_once: list[int | None] = []
+    vmap = torch.vmap
+
+    def spying(*args: Any, **kwargs: Any) -> Any:
+        if "chunk_size" in kwargs:
+            at_once.append(kwargs["chunk_size"])
+        return vmap(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "vmap", spying)
+    converted = momentgen.convert(net.eval(), method)
+    x = Moments(torch.randn(20, 1, 64, 64), torch.full((20, 1, 64, 64), 0.1))
+    with torch.no_grad():
+        found = converted(x)
+        assert at_once == [None, 7]  # three parts of like length; None is the comparison of examples at their means
+        with effort(examples=20):
+            whole = converted(x)
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
+
+
+def test_means_of_linear_networks_are_those_of_the_plain_network() -> None:
+    """Also of more outputs than directions, where samples alone know the rest."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(50, 40), nn.Linear(40, 30)).double()
+    x = Moments(torch.randn(2, 50).double(), torch.ones(2, 50).double())
+    with torch.no_grad():
+        torch.testing.assert_close(momentgen.convert(net, method="correlated")(x).mean, net(x.mean))
+
+
+@pytest.mark.parametrize("padding", [0, 1, (2, 0)])
+def test_the_derivative_of_a_convolution_of_one_channel_is_that_of_autograd(padding: Any) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 1, 9, 8).double(), torch.randn(5, 1, 3, 4).double()
+    expected, pull = torch.func.vjp(lambda x: F.conv2d(x, weight, padding=padding), x)
+    zeros, found = torch.func.vjp(lambda x: slope_of_one_channel(x, weight, padding=padding), x)
+    assert zeros.shape == expected.shape
+    assert not zeros.any()
+    rows = torch.randn(3, *expected.shape).double()
+    torch.testing.assert_close(torch.vmap(found)(rows)[0], torch.vmap(pull)(rows)[0])
+    shift = torch.randn_like(x)
+    along = torch.func.jvp(lambda x: slope_of_one_channel(x, weight, padding=padding), (x,), (shift,))[1]
+    torch.testing.assert_close(along, F.conv2d(shift, weight, padding=padding))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stride": 2}, {"dilation": (1, 2)}, {"padding": 3}, {"padding": "same"}, {"groups": 1, "stride": (1, 2)}],
+)
+def test_other_convolutions_keep_the_derivative_of_autograd(options: Any) -> None:
+    assert slope_of_one_channel(torch.randn(1, 1, 9, 9), torch.randn(2, 1, 3, 3), **options) is None
+    assert slope_of_one_channel(torch.randn(1, 2, 9, 9), torch.randn(2, 2, 3, 3)) is None
+
+
 def peak_of(profile: Any) -> int:
     """The most bytes that were allocated at a time."""
     now = most = 0
@@ -337,34 +395,6 @@ def test_batch_norm_in_training_is_refused() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
     with pytest.raises(InputError, match="1 is a batch norm in training"):
         momentgen.convert(net, method="correlated")(Moments(torch.zeros(2, 3), 1.0))
-
-
-def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
-    """Channels whose variance is twice and half of that of independent values; truth by construction."""
-    torch.manual_seed(0)
-    truth = torch.where(torch.arange(20) < 10, 2.0, 0.5)
-    prior = torch.rand(1, 20, 8, 8) + 0.5
-    drawn = (truth[:, None, None] * prior).sqrt() * torch.randn(8, 1, 20, 8, 8)
-    found = shrunk(prior, drawn, 1).flatten()
-    assert ((found / truth).log().abs() < 0.25).all()
-    alike = shrunk(prior, prior.sqrt() * torch.randn(8, 1, 20, 8, 8), 1)
-    assert (alike.log().abs() < 0.1).all()
-
-
-def test_channels_of_next_to_no_variance_leave_the_others_alone() -> None:
-    torch.manual_seed(0)
-    prior = torch.rand(1, 8, 4, 4)
-    prior[:, 0] = 1e-44
-    prior[:, 1] = 0
-    drawn = prior.sqrt() * torch.randn(8, 1, 8, 4, 4)
-    drawn[:, :, 0] = 0
-    found = shrunk(prior, drawn, 1)
-    assert found.isfinite().all()
-    assert (found[:, 2:].log().abs() < 0.3).all()
-
-
-def test_nothing_to_compare_is_a_factor_of_one() -> None:
-    assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
 
 
 def test_the_class_posterior_of_correlated_logits_is_that_of_sampling() -> None:

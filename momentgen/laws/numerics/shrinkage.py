@@ -4,8 +4,8 @@ A linear map of independent values has a variance B.  Of correlated values it is
 unit's few samples give a noisy estimate R / B.  One factor for the layer is known well, one for each unit badly; in
 between the estimates are shrunk towards the layer's, by as much as their spread is explained by chance.
 
-Its mean is off where its inputs are not normal.  The samples' mean says by how much, with an error of its own: the layer's
-shifts are shrunk towards 0 by that (James and Stein), and not made where all of them may be chance.
+Its mean is off where its inputs are not normal.  The samples' mean says by how much, with an error of its own: the
+layer's shifts are shrunk towards 0 by that (James and Stein), and not made where all of them may be chance.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
     count = known.sum().clamp_min(1)
     places = prior.numel() // prior.shape[channel]
     if places == 1:
-        # Of a normal value the estimate is χ², of one degree of freedom less since the draws' mean is 0: bias and variance
-        # of its logarithm.
+        # Of a normal value the estimate is χ², one degree of freedom less than samples since the draws'
+        # mean is 0: bias and variance of its logarithm.
         half = torch.tensor((samples - 1) / 2, dtype=prior.dtype, device=prior.device)
         log = torch.where(known, log - (torch.special.digamma(half) - half.log()), 0)
         noise = torch.special.polygamma(1, half)

@@ -1,0 +1,63 @@
+"""What ``correlated`` reads from a few samples: factors of variances, and shifts of means."""
+
+from __future__ import annotations
+
+import torch
+
+from momentgen.laws.numerics.shrinkage import shift_of, shrunk
+
+
+def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
+    """Channels whose variance is twice and half of that of independent values; truth by construction."""
+    torch.manual_seed(0)
+    truth = torch.where(torch.arange(20) < 10, 2.0, 0.5)
+    prior = torch.rand(1, 20, 8, 8) + 0.5
+    drawn = (truth[:, None, None] * prior).sqrt() * torch.randn(8, 1, 20, 8, 8)
+    found = shrunk(prior, drawn, 1).flatten()
+    assert ((found / truth).log().abs() < 0.25).all()
+    alike = shrunk(prior, prior.sqrt() * torch.randn(8, 1, 20, 8, 8), 1)
+    assert (alike.log().abs() < 0.1).all()
+
+
+def test_channels_of_next_to_no_variance_leave_the_others_alone() -> None:
+    torch.manual_seed(0)
+    prior = torch.rand(1, 8, 4, 4)
+    prior[:, 0] = 1e-44
+    prior[:, 1] = 0
+    drawn = prior.sqrt() * torch.randn(8, 1, 8, 4, 4)
+    drawn[:, :, 0] = 0
+    found = shrunk(prior, drawn, 1)
+    assert found.isfinite().all()
+    assert (found[:, 2:].log().abs() < 0.3).all()
+
+
+def test_nothing_to_compare_is_a_factor_of_one() -> None:
+    assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
+
+
+def test_a_shift_that_the_samples_see_well_is_made() -> None:
+    torch.manual_seed(0)
+    shift = torch.randn(1000)
+    drawn = shift + 0.2 * torch.randn(16, 1000)
+    assert (shift_of(drawn) - shift).square().mean().sqrt() < 0.06  # 0.2 / √16, and a little
+
+
+def test_a_shift_that_may_be_chance_is_less_wrong_than_the_samples_mean() -> None:
+    """James and Stein: on average over all units, whatever the shift."""
+    torch.manual_seed(0)
+    for size in (0.0, 0.1, 0.3):
+        shift = size * torch.randn(1000)
+        drawn = shift + torch.randn(16, 1000)
+        error = (shift_of(drawn) - shift).square().mean()
+        assert error < (drawn.mean(0) - shift).square().mean()
+        assert error < max(1.2 * size**2, 0.01)  # and hardly more than without a shift
+
+
+def test_samples_without_spread_shift_by_their_mean_and_without_anything_not() -> None:
+    assert torch.equal(shift_of(torch.full((4, 3), 0.5)), torch.full((3,), 0.5))
+    nothing = torch.zeros(4, 3, requires_grad=True)
+    found = shift_of(nothing)
+    assert torch.equal(found, torch.zeros(3))
+    found.sum().backward()
+    assert nothing.grad is not None
+    assert nothing.grad.isfinite().all()
