@@ -41,7 +41,7 @@ class Sources:
     """The sources of randomness of one run, in the order in which it meets them.
 
     Attributes:
-        variances: of each source, detached, of the shape of the values that it shifts.
+        variances: of each source, of the shape of the values that it shifts.
         left_out: how many values the sources have that were met but do not count.
 
     Args:
@@ -51,8 +51,15 @@ class Sources:
 
     def __init__(self, shifts: Tensor, residuals: bool) -> None:
         self._shifts, self.residuals = shifts, residuals
+        self._level = torch._C._functorch.maybe_current_level()
         self.variances: list[Tensor] = []
         self._taken = self.left_out = 0
+
+    def constant(self, value: Tensor) -> Tensor:
+        """A constant to derivatives by the shifts, and to no other: gradients of what is found from them stay whole."""
+        if self._level is None:
+            return value
+        return torch._C._functorch._unwrap_for_grad(value, self._level)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,7 +77,7 @@ class Sources:
 
     def shifted(self, mean: Tensor, var: Tensor) -> Tensor:
         """``mean`` with the shift of a new source of that *variance*."""
-        self.variances.append(var.detach())
+        self.variances.append(self.constant(var))
         shift = self._next(mean.numel())
         return mean if shift is None else mean + shift.view(mean.shape)
 
@@ -78,7 +85,7 @@ class Sources:
         """``mean`` with the shift of a new source of covariance ``factor.mT @ factor``, the factor of shape (r, n)."""
         self.variances.append(factor.new_ones(len(factor)))
         shift = self._next(len(factor))
-        return mean if shift is None else mean + (shift @ factor.detach()).view(mean.shape)
+        return mean if shift is None else mean + (shift @ factor).view(mean.shape)
 
     def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> Tensor:
         """``mean`` with the shift of what a nonlinear function adds, of that *variance*, if that counts."""
@@ -120,9 +127,13 @@ def adjoint(x: Moments) -> Adjoint:
 
 def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     """A law of a mean that sources have shifted; its *variance* is a constant to every derivative."""
-    law: Adjoint = new_law(Adjoint, mean, var.detach())
+    law: Adjoint = new_law(Adjoint, mean, _constant(var))
     law._noise = Adjoint
     return law
+
+
+def _constant(value: Tensor) -> Tensor:
+    return SOURCES.get().constant(value)
 
 
 def _rule(name: str, kind: str) -> Rule:
@@ -156,7 +167,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     if type(found) is Diagonal:
         return function(found)
     if isinstance(found, Adjoint) and found._mean is None:
-        found._var = found._parts()[1].detach()
+        found._var = _constant(found._parts()[1])
         return found
     if isinstance(found, tuple | list):
         parts = [_each(part, function) for part in found]
@@ -167,18 +178,18 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
 def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sources = SOURCES.get()
     mean, var = law._parts()
-    var = var.detach()
+    var = _constant(var)
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
         # Written as linear in the input, so that a derivative is one product for each output.
-        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs).detach()
-        mean = mean.detach() + gain * (given - given.detach())
+        (given, spread), gain = args[0]._parts(), _constant(gain_of(args[0], entry, kind, args[1:], kwargs))
+        mean = _constant(mean) + gain * (given - _constant(given))
 
         def rest() -> Tensor:
             return (var - gain.square() * spread).clamp_min(0)
 
         mean = sources.shifted(mean, rest()) if kind == "noise" else sources.remainder(mean, rest)
     elif kind in ("normalise", "softmax") and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
-        mean = mean.detach() + slope
+        mean = _constant(mean) + slope
     elif entry.name == "conv2d" and (through := _convolved(args, kwargs)) is not None:
         mean = through
     elif kind == "noise":
@@ -200,7 +211,7 @@ def _convolved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     if isinstance(weight, Law) or isinstance(bound.get("bias"), Law):
         return None
     slope = slope_of_one_channel(given, **{name: value for name, value in bound.items() if name != "bias"})
-    return None if slope is None else F.conv2d(given.detach(), **bound) + slope
+    return None if slope is None else F.conv2d(_constant(given), **bound) + (slope - _constant(slope))
 
 
 def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor) -> Tensor | None:
@@ -208,11 +219,11 @@ def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Te
     if type(args[0]) is not Adjoint or len([law for law in laws_in(args) if law.RANK]) > 1:
         return None
     given, var = args[0]._parts()
-    function = slope_of(entry, args, kwargs, var, mean, spread)
+    function = slope_of(entry, args, kwargs, var, _constant(mean), spread)
     if function is None:
         return None
     found = function(given)
-    return found - found.detach()
+    return found - _constant(found)
 
 
 def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -255,7 +266,7 @@ def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (m1, v1), (m2, v2) = a, b
     op = generated_op("maximum", "a maximum of random values")
-    given = m1.detach(), v1.detach(), m2.detach(), v2.detach()
+    given = _constant(m1), _constant(v1), _constant(m2), _constant(v2)
     (mean, var), share = op(*given), op.mean_gradients(*given)[0]
     # Written as linear in the input, so that a derivative is one product for each output.
     off = m2 - given[2]

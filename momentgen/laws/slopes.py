@@ -46,7 +46,7 @@ def slope_of(
     rest = [tensor_of(value) for value in args[1:]]
     named = {key: tensor_of(value) for key, value in kwargs.items()}
     make = _MAKERS.get(entry.name)
-    return None if make is None else make(rest, named, var.detach(), (out.detach(), spread.detach()))
+    return None if make is None else make(rest, named, var, (out, spread))
 
 
 def _bound(names: tuple[str, ...], rest: list[Any], named: dict[str, Any]) -> dict[str, Any]:

@@ -119,8 +119,10 @@ def propagate(
         return every_output(where, mean) if len(mean) <= few else Wanted(_combined(mean, spent), residuals=False)
 
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
-        with entered():
+        # Directions are constants; where `adjoint` is among the choices its gradients are wanted.
+        with entered(), torch.set_grad_enabled(torch.is_grad_enabled() and few >= 0):
             found = derivatives(forward, own_args, own_kwargs, wanted)
+        with entered():
             if len(found.mean) <= few:
                 return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
             outputs = _second_pass(forward, own_args, own_kwargs, found, spent)

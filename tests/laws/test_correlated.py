@@ -207,10 +207,42 @@ def test_covariances_are_symmetric_and_positive_semidefinite() -> None:
             assert (found.var >= 0).all()
 
 
-def test_gradients_are_those_of_finite_differences_with_the_directions_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def differentiable(name: str) -> tuple[nn.Module, Moments]:
+    """A small network in float64, in evaluation, and its input."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-    x = Moments(torch.randn(1, 3, dtype=torch.float64), torch.full((1, 3), 0.2, dtype=torch.float64))
+    net, *shape = {
+        "perceptron": (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), 3),
+        "norm": (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)), 3),
+        "softmax": (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1), nn.Linear(4, 2)), 3),
+        "pool": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)), 1, 4, 4),
+        "residual": (nn.Sequential(nn.Linear(3, 8), Residual(), nn.Linear(3, 2)), 3),
+        "gated": (nn.Sequential(nn.Linear(3, 8), Gated(), nn.Linear(3, 2)), 3),
+        "attention": (nn.Sequential(nn.Linear(3, 16), Attention(), nn.Linear(3, 2)), 3),
+    }[name]
+    x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
+    return net.double().eval(), x
+
+
+DIFFERENTIABLE = ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"]
+
+
+def of_weight_and_input(converted: nn.Module, x: Moments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """A scalar of the outputs' mean, variance and covariance as a function of a weight and the input's moments."""
+    name, weight = next((name, part) for name, part in converted.named_parameters())
+    shares = torch.rand(2, 2, dtype=torch.float64)
+
+    def value(weight: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        out = torch.func.functional_call(converted, {name: weight}, (Moments(mean, var),))
+        return (out.mean * shares[0] + out.var * shares[1]).sum() + out.covariance[:, 0, 1].sum()
+
+    return value, tuple(part.detach().clone().requires_grad_() for part in (weight, *x))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_those_of_finite_differences_with_the_directions_held(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, x = differentiable(name)
     held = []
     own = backward.derivatives
 
@@ -221,14 +253,23 @@ def test_gradients_are_those_of_finite_differences_with_the_directions_held(monk
         return held[0]
 
     monkeypatch.setattr(two_passes, "derivatives", derivatives)
-    converted = momentgen.convert(net, method="correlated")
+    value, given = of_weight_and_input(momentgen.convert(net, method="correlated"), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
 
-    def value(weight: Tensor) -> Tensor:
-        out = torch.func.functional_call(converted, {"0.weight": weight}, (x,))
-        return out.var.sum() + out.mean.sum() + out.covariance.sum()
 
-    weight = net[0].weight.detach().clone().requires_grad_()
-    assert torch.autograd.gradcheck(value, (weight,), eps=1e-6, atol=1e-6, rtol=1e-4)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_of_adjoint_are_those_of_finite_differences(name: str) -> None:
+    """By weights, means and variances; slopes and the variances of inner sources depend on them."""
+    net, x = differentiable(name)
+    value, given = of_weight_and_input(momentgen.convert(net, method="adjoint"), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None:
+    """Two outputs go by ``adjoint``, also where nobody said so."""
+    net, x = differentiable("perceptron")
+    value, given = of_weight_and_input(momentgen.convert(net), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
 def test_a_network_learns_through_it() -> None:

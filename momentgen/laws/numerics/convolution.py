@@ -37,7 +37,7 @@ def slope_of_one_channel(x: Tensor, weight: Tensor, padding: Any = 0, **options:
         return None
     if any(pad >= size for pad, size in zip(pads, sizes, strict=True)):
         return None
-    return _OneChannel.apply(x, weight, pads)  # type: ignore[no-any-return]
+    return _OneChannel.apply(x, weight, pads)
 
 
 def _both(value: Any) -> tuple[int, ...]:

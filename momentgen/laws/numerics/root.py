@@ -94,12 +94,24 @@ class _MatrixRoot(torch.autograd.Function):
         _, below, vectors, roots = output
         ctx.mark_non_differentiable(below, vectors, roots)
         ctx.save_for_backward(vectors, roots)
+        ctx.save_for_forward(vectors, roots)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         vectors, roots = ctx.saved_tensors
-        grad = grads[0].to(vectors.dtype)
-        total = roots[..., :, None] + roots[..., None, :]
-        inner = vectors.mT @ ((grad + grad.mT) / 2) @ vectors
-        inner = torch.where(total > 0, inner / torch.where(total > 0, total, 1), 0)
-        return (vectors @ inner @ vectors.mT).to(grads[0].dtype)
+        return _change_of_root(vectors, roots, grads[0])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        vectors, roots = ctx.saved_tensors
+        zero = torch.zeros_like(roots)
+        return _change_of_root(vectors, roots, tangents[0]), zero[..., 0], torch.zeros_like(vectors), zero
+
+
+def _change_of_root(vectors: Tensor, roots: Tensor, change: Tensor) -> Tensor:
+    """The derivative of the root along a change of the matrix, a linear map that is its own transpose."""
+    wide = change.to(vectors.dtype)
+    total = roots[..., :, None] + roots[..., None, :]
+    inner = vectors.mT @ ((wide + wide.mT) / 2) @ vectors
+    inner = torch.where(total > 0, inner / torch.where(total > 0, total, 1), 0)
+    return (vectors @ inner @ vectors.mT).to(change.dtype)
