@@ -181,7 +181,7 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     var = _constant(var)
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
         # Written as linear in the input, so that a derivative is one product for each output.
-        (given, spread), gain = args[0]._parts(), _constant(gain_of(args[0], entry, kind, args[1:], kwargs))
+        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
         mean = _constant(mean) + gain * (given - _constant(given))
 
         def rest() -> Tensor:
@@ -229,6 +229,8 @@ def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Te
 def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """E f': the derivative of the mean of a pointwise function by the mean of its input, the variance held fixed."""
     given, var = x._parts()
+    if isinstance(x, Adjoint):
+        given = _constant(given)
     row = BY_FUNCTION.get(entry.name)
     if kind == "pointwise" and row is not None and entry.name != "square" and not is_registered(entry.name):
         op, params = op_and_parameters(row, rest, kwargs)

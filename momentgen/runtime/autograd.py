@@ -7,7 +7,9 @@ that, of any order and in any mode, are made the same way.
 
 There are two functions for each direction: plain ones, lean and traceable by
 ``torch.compile``, and transformable ones with ``vmap`` and ``jvp``, used while
-a ``torch.func`` transform or forward-mode differentiation is active.  (An
+a ``torch.func`` transform or forward-mode differentiation is active.  Values
+that no transform takes a derivative by need neither, and are taken out of
+their wrappers: torch's way through a function costs half a millisecond.  (An
 autograd formula registered on the operator itself would do for the first, but
 makes ``torch.func.jvp`` silently zero.)
 """
@@ -16,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._functorch import pyfunctorch
 from torch.autograd import forward_ad
 
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
@@ -30,8 +33,14 @@ __all__ = ["backward", "forward"]
 Scalars = tuple[float, ...]
 Outputs = tuple[Tensor, ...]
 
-# Private in torch: where the name is gone, take the general path.
+# Private in torch: where a name is gone, take the general path.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_functorch: Any = getattr(torch._C, "_functorch", None)
+_USED = ("maybe_get_level", "is_batchedtensor", "is_gradtrackingtensor", "_unwrap_batched", "_unwrap_for_grad")
+_cleared: Any = None
+if all(hasattr(_functorch, name) for name in (*_USED, "_add_batch_dim", "get_interpreter_stack", "TransformType")):
+    _cleared = getattr(pyfunctorch, "temporarily_clear_interpreter_stack", None)
+    _REVERSE_AND_VMAP = (_functorch.TransformType.Vmap, _functorch.TransformType.Grad)
 
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
@@ -52,17 +61,48 @@ def _differentiable(
     params: Scalars,
     tensors: Sequence[Tensor],
 ) -> Outputs:
-    if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
+    operator = kernel.forward if which == "forward" else kernel.backward
+    forward_mode = getattr(forward_ad, "_current_level", 0) >= 0
+    if forward_mode or _transforming():
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
             return kernel.formula(which, params)(*tensors)
-        return transformable.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
+        found = None if forward_mode or _cleared is None else _without_transforms(operator, params, tensors)
+        return transformable.apply(kernel, params, *tensors) if found is None else found
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
                 return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
-    operator = kernel.forward if which == "forward" else kernel.backward
     return operator(*tensors, params)
+
+
+def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor]) -> Outputs | None:
+    """The operator of the values that transforms have wrapped; None if one of them takes a derivative by these.
+
+    At most one ``vmap`` may be among the transforms, and no forward mode: its values wear no mark.
+    """
+    if any(layer.key() not in _REVERSE_AND_VMAP for layer in _functorch.get_interpreter_stack() or ()):
+        return None
+    values, dims = list(tensors), cast(list[int | None], [None] * len(tensors))
+    mapped = size = 0
+    while (level := max(map(_functorch.maybe_get_level, values))) > 0:
+        for place, value in enumerate(values):
+            if _functorch.maybe_get_level(value) < level:
+                continue
+            if _functorch.is_batchedtensor(value) and mapped in (0, level):
+                values[place], dims[place] = _functorch._unwrap_batched(value, level)
+                mapped, size = level, values[place].shape[cast(int, dims[place])]
+            elif _functorch.is_gradtrackingtensor(value) and not value.requires_grad:
+                values[place] = _functorch._unwrap_for_grad(value, level)
+            else:
+                return None
+    if torch.is_grad_enabled() and any(value.requires_grad for value in values):
+        return None
+    with _cleared():
+        outputs: Outputs = operator(*(batch_first(size, dims, values) if mapped else values), params)
+    if mapped:
+        outputs = tuple([_functorch._add_batch_dim(output, 0, mapped) for output in outputs])
+    return outputs
 
 
 class _Forward(torch.autograd.Function):

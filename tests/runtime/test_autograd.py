@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
 from momentgen import Moments
+from momentgen.runtime import autograd
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +160,26 @@ def test_vmap_nests_and_composes() -> None:
     torch.testing.assert_close(tuple(nested), vmap(vmap(truth, in_dims=(1, None)), in_dims=(0, 0))(mean, var))
     per_sample = vmap(grad(of_var(square)))(var, var)
     torch.testing.assert_close(per_sample, 8 * var * var)
+
+
+def test_values_that_only_vmap_wraps_go_to_the_operator_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a derivative by something else; a derivative by them takes the function."""
+    taken: list[str] = []
+    for function in (autograd._TransformableForward, autograd._TransformableBackward):
+
+        def counted(*args: Any, own: Any = function.apply, name: str = function.__name__) -> Any:
+            taken.append(name)
+            return own(*args)
+
+        monkeypatch.setattr(function, "apply", counted)
+    mean, var = torch.rand(3, 5), torch.rand(3, 5)
+    out = vmap(square, in_dims=(0, None))(mean, var[0])
+    torch.testing.assert_close(tuple(out), truth(mean, var[0].expand(3, 5)))
+    scaled = vjp(lambda scale: scale * vmap(square)(mean, var).mean, torch.ones(3, 5))[0]
+    torch.testing.assert_close(scaled, truth(mean, var)[0])
+    assert taken == []
+    torch.testing.assert_close(vmap(grad(of_var(square)))(mean[:, 0], var[:, 0]), 8 * mean[:, 0] * var[:, 0])
+    assert taken
 
 
 def test_jvp_is_right_in_both_inputs() -> None:
