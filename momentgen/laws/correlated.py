@@ -152,8 +152,9 @@ def squared_length(rows: Tensor) -> Tensor:
 
 
 def deflated(deviations: Tensor, tangents: Tensor) -> Tensor:
-    """Samples without what the directions explain, shape ``(k, ...)``."""
-    return deviations - (RUN.get().coordinates @ tangents.flatten(1)).view(deviations.shape)
+    """The first samples, or all, without what the directions explain, shape ``(k, ...)``."""
+    coordinates = RUN.get().coordinates[: len(deviations)]
+    return deviations - (coordinates @ tangents.flatten(1)).view(deviations.shape)
 
 
 def mixed(mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, channel: int) -> Correlated:

@@ -24,6 +24,9 @@ __all__ = ["maximum"]
 #: correlations are kept below this, where the op still has digits
 _MOST = 0.999
 
+#: samples that the correlation of remainders, one number for a layer, is read from
+_ENOUGH = 8
+
 #: mean, variance, tangents, deviations, and what the tangents explain
 Parts = tuple[Tensor, ...]
 
@@ -53,7 +56,7 @@ def _larger(a: Parts, b: Parts) -> Parts:
     (m1, v1, s1, e1, h1), (m2, v2, s2, e2, h2) = a, b
     d1, d2 = ((v - h).clamp_min(0) for v, h in ((v1, h1), (v2, h2)))
     # Residuals are of the size of a standard deviation at most, and their squares then neither under- nor overflow.
-    r1, r2 = (laws.deflated(e, s) / _size(v) for e, s, v in ((e1, s1, v1), (e2, s2, v2)))
+    r1, r2 = (laws.deflated(e[:_ENOUGH], s) / _size(v) for e, s, v in ((e1, s1, v1), (e2, s2, v2)))
     alike = _cosine(r1, r2)
     # Roots before products, which may be too small for the dtype.
     covariance = (s1 * s2).sum(0) + alike * square_root(d1) * square_root(d2)

@@ -66,7 +66,7 @@ class Effort(NamedTuple):
     """
 
     directions: int = 10
-    samples: int = 16
+    samples: int = 24
     seed: int = 0
     examples: int | None = None
 
@@ -76,7 +76,7 @@ _DEFAULT = Effort()
 
 
 @contextmanager
-def effort(directions: int = 10, samples: int = 16, seed: int = 0, examples: int | None = None) -> Iterator[None]:
+def effort(directions: int = 10, samples: int = 24, seed: int = 0, examples: int | None = None) -> Iterator[None]:
     """Within the context the method ``correlated`` uses so many directions and samples.
 
     With ``examples`` at most so many are computed at a time, by ``correlated`` and ``adjoint``, for less memory and the

@@ -19,6 +19,8 @@ __all__ = ["shift_of", "shrunk"]
 
 #: a factor never leaves this range; beyond, numerator or denominator is rounding
 _LIMIT = 30.0
+#: logarithms of how far a unit's factor may be from its channel's: less, for its randomness may be in rare events
+_LESS, _MORE = math.log(2), math.log(4)
 #: ratios beyond are those of rounding
 _SOUND = 1e8
 
@@ -76,7 +78,28 @@ def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:
     factor = layer * torch.exp(weight * (log - centre).clamp(-math.log(_LIMIT), math.log(_LIMIT)))
     # The layer's whole variance stays what the samples say.
     factor = factor * _ratio(layer * whole.sum(), (factor * whole).sum())
-    return factor.view([-1 if d == channel else 1 for d in range(prior.dim())])
+    factor = factor.view([-1 if d == channel else 1 for d in range(prior.dim())])
+    return factor if places == 1 or samples < 8 else factor * _of_units(factor * prior, squares)
+
+
+def _of_units(prior: Tensor, squares: Tensor) -> Tensor:
+    """Factors of single units, whose squares the channel's share of their layer does not explain.
+
+    What two halves of the samples say alike of a unit is true of it, however the samples are distributed.
+    """
+    half, tiny = len(squares) // 2, torch.finfo(prior.dtype).tiny
+    parts = squares[:half].mean(0), squares[half:].mean(0)
+    known = (parts[0] > tiny) & (parts[1] > tiny) & (prior > tiny)
+    count = known.sum().clamp_min(1)
+
+    def centred(average: Tensor) -> Tensor:
+        log = torch.where(known, _ratio(average, prior), 1).log().clamp(-_LESS, _MORE)
+        return torch.where(known, log - log.sum() / count, 0)
+
+    first, second, whole = centred(parts[0]), centred(parts[1]), centred(squares.mean(0))
+    weight = _ratio((first * second).sum().clamp_min(0), whole.square().sum()).clamp_max(1)
+    factor = torch.exp(torch.where(whole.any(), weight, 0) * whole)
+    return factor * _ratio(prior.sum(), (factor * prior).sum())
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
