@@ -8,7 +8,7 @@ from hypothesis import settings
 
 settings.register_profile("default", deadline=None, print_blob=True)
 # On a build server a failure must be the change's own: the same examples every time, of which more say little.
-settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=40)
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=30)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Workers of pytest-xdist share the cores: with a thread a core in each of them the suite takes half as long again.

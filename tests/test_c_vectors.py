@@ -16,18 +16,17 @@ SOURCES = {
     for path in sorted((ROOT / "generated").glob("*/*.c"))
     if not path.stem.endswith("_float64")
 }
-#: the longest program, by the size of its C; `make slow` has the rest
-LONGEST = sorted(SOURCES, key=lambda name: SOURCES[name].stat().st_size)[-1:]
+#: a program of middle length, by the size of its C; `make slow` has the rest
+TYPICAL = sorted(SOURCES, key=lambda name: SOURCES[name].stat().st_size)[len(SOURCES) // 2]
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
-@pytest.mark.parametrize("name", LONGEST)
-def test_gcc_vectorises_the_longest_committed_kernels(name: str) -> None:
-    assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []
+def test_gcc_vectorises_a_typical_committed_kernel() -> None:
+    assert scalar_kernels(SOURCES[TYPICAL].read_text(), C_FLAGS) == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
-@pytest.mark.parametrize("name", [name for name in SOURCES if name not in LONGEST])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != TYPICAL])
 def test_gcc_vectorises_every_committed_kernel(name: str) -> None:
     assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []

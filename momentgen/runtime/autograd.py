@@ -36,9 +36,12 @@ Outputs = tuple[Tensor, ...]
 # Private in torch: where a name is gone, take the general path.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 _functorch: Any = getattr(torch._C, "_functorch", None)
-_USED = ("maybe_get_level", "is_batchedtensor", "is_gradtrackingtensor", "_unwrap_batched", "_unwrap_for_grad")
+_USED = (
+    *("maybe_get_level", "is_batchedtensor", "is_gradtrackingtensor", "_unwrap_batched", "_unwrap_for_grad"),
+    *("_add_batch_dim", "get_interpreter_stack", "unwrap_if_dead", "TransformType"),
+)
 _cleared: Any = None
-if all(hasattr(_functorch, name) for name in (*_USED, "_add_batch_dim", "get_interpreter_stack", "TransformType")):
+if all(hasattr(_functorch, name) for name in _USED):
     _cleared = getattr(pyfunctorch, "temporarily_clear_interpreter_stack", None)
     _REVERSE_AND_VMAP = (_functorch.TransformType.Vmap, _functorch.TransformType.Grad)
 
@@ -83,7 +86,9 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
     """
     if any(layer.key() not in _REVERSE_AND_VMAP for layer in _functorch.get_interpreter_stack() or ()):
         return None
-    values, dims = list(tensors), cast(list[int | None], [None] * len(tensors))
+    # A wrapper of a transform that has ended has no level, whatever it holds.
+    values = [_functorch.unwrap_if_dead(tensor) for tensor in tensors]
+    dims = cast(list[int | None], [None] * len(values))
     mapped = size = 0
     while (level := max(map(_functorch.maybe_get_level, values))) > 0:
         for place, value in enumerate(values):
@@ -96,6 +101,7 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
                 values[place] = _functorch._unwrap_for_grad(value, level)
             else:
                 return None
+            values[place] = _functorch.unwrap_if_dead(values[place])
     if torch.is_grad_enabled() and any(value.requires_grad for value in values):
         return None
     with _cleared():

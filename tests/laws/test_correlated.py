@@ -223,7 +223,10 @@ def differentiable(name: str) -> tuple[nn.Module, Moments]:
     return net.double().eval(), x
 
 
-DIFFERENTIABLE = ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"]
+DIFFERENTIABLE = [
+    *("perceptron", "norm", "softmax", "pool", "residual", "gated"),
+    pytest.param("attention", marks=pytest.mark.slow),
+]
 
 
 def of_weight_and_input(converted: nn.Module, x: Moments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
@@ -270,6 +273,18 @@ def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None
     net, x = differentiable("perceptron")
     value, given = of_weight_and_input(momentgen.convert(net), x)
     assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
+@pytest.mark.parametrize("name", ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"])
+def test_examples_of_a_batch_are_computed_together(name: str, method: Any, gradients: bool) -> None:
+    """What torch.vmap cannot run is run one example after another, with the same numbers and tens of times slower."""
+    net, x = differentiable(name)
+    batch = Moments(*[part.expand(3, *part.shape[1:]).contiguous() for part in x])
+    with torch.set_grad_enabled(gradients), momentgen.laws.listening() as notes:
+        momentgen.convert(net, method=method)(batch)
+    assert not [text for text in notes if "one example after another" in text]
 
 
 def test_a_network_learns_through_it() -> None:
