@@ -29,7 +29,7 @@ from momentgen.laws.table import Entry
 __all__ = ["planned_per_example"]
 
 #: copies of a source of weights that are alive for one example: derivatives, directions, tangents, samples, products
-_COPIES = 80
+_COPIES = 112
 
 
 def planned_per_example(

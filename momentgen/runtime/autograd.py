@@ -22,7 +22,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._functorch import pyfunctorch
 from torch.autograd import forward_ad
 
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
@@ -42,7 +41,7 @@ _USED = (
 )
 _cleared: Any = None
 if all(hasattr(_functorch, name) for name in _USED):
-    _cleared = getattr(pyfunctorch, "temporarily_clear_interpreter_stack", None)
+    _cleared = getattr(getattr(torch._functorch, "pyfunctorch", None), "temporarily_clear_interpreter_stack", None)
     _REVERSE_AND_VMAP = (_functorch.TransformType.Vmap, _functorch.TransformType.Grad)
 
 

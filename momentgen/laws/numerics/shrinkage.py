@@ -98,7 +98,7 @@ def _of_units(prior: Tensor, squares: Tensor) -> Tensor:
 
     first, second, whole = centred(parts[0]), centred(parts[1]), centred(squares.mean(0))
     weight = _ratio((first * second).sum().clamp_min(0), whole.square().sum()).clamp_max(1)
-    factor = torch.exp(torch.where(whole.any(), weight, 0) * whole)
+    factor = torch.exp(weight * whole)
     return factor * _ratio(prior.sum(), (factor * prior).sum())
 
 
