@@ -111,7 +111,7 @@ def test_any_piecewise_polynomial_with_exponentials_agrees_with_quadrature(f, at
         Abs(Abs(x) - 1),
         x * exp(-x) * sympy.Heaviside(x, 1),
         sympy.sign(x) * x**2,
-        phi(x) * x,
+        pytest.param(phi(x) * x, marks=pytest.mark.slow),
     ],
     ids=str,
 )

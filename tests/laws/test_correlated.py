@@ -275,7 +275,7 @@ def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None
     assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
 @pytest.mark.parametrize("name", ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"])
 def test_examples_of_a_batch_are_computed_together(name: str, method: Any, gradients: bool) -> None:
