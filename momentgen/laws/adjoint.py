@@ -17,16 +17,14 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, generated_op
-from momentgen.laws.affine import bind, pooled_to_one
+from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
-from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
@@ -163,6 +161,10 @@ def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
     return unsupported(entry.call, law, why, entry)
 
 
+#: kinds of functions of which some have a slope that takes less time than to differentiate them
+_SLOPED = ("normalise", "softmax", "affine")
+
+
 def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     if type(found) is Diagonal:
         return function(found)
@@ -188,10 +190,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
             return (var - gain.square() * spread).clamp_min(0)
 
         mean = sources.shifted(mean, rest()) if kind == "noise" else sources.remainder(mean, rest)
-    elif kind in ("normalise", "softmax") and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
+    elif kind in _SLOPED and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
         mean = _constant(mean) + slope
-    elif entry.name == "conv2d" and (through := _convolved(args, kwargs)) is not None:
-        mean = through
     elif kind == "noise":
         mean = sources.shifted(mean, var)
     elif kind == "arithmetic" and entry.name == "mul" and law._source is None:
@@ -204,19 +204,9 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     return law
 
 
-def _convolved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The mean of a convolution of one channel, with a quicker derivative by its input; None for other convolutions."""
-    bound = bind("conv2d", args[1:], kwargs)
-    weight, given = bound["weight"], args[0]._parts()[0]
-    if isinstance(weight, Law) or isinstance(bound.get("bias"), Law):
-        return None
-    slope = slope_of_one_channel(given, **{name: value for name, value in bound.items() if name != "bias"})
-    return None if slope is None else F.conv2d(_constant(given), **bound) + (slope - _constant(slope))
-
-
 def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor) -> Tensor | None:
     """A tensor of zeros with nearly the derivative of ``mean``, in a small part of its time."""
-    if type(args[0]) is not Adjoint or len([law for law in laws_in(args) if law.RANK]) > 1:
+    if type(args[0]) is not Adjoint or len([law for law in laws_in((*args, *kwargs.values())) if law.RANK]) > 1:
         return None
     given, var = args[0]._parts()
     function = slope_of(entry, args, kwargs, var, _constant(mean), spread)

@@ -1,10 +1,10 @@
-"""Derivatives of the means of norms and softmax, in closed form.
+"""Derivatives of the means of norms, softmax and some convolutions, in closed form.
 
 The moments of a layer norm are an integral, and those of a softmax the end of an iteration: to differentiate either
 takes many times its own time, for each direction.  The functions here have nearly the same derivatives by the input's
 mean and cost a line: a norm by the statistics that are expected of the input (its variance included), a softmax at
-the mean probabilities, less steep by their variance.  Laws that carry directions take values from the rules, and
-slopes from here.
+the mean probabilities, less steep by their variance.  That of a convolution is exact, in a form that takes less time.
+Laws that carry directions take values from the rules, and slopes from here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.affine import bind
 from momentgen.laws.law import tensor_of
+from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.laws.table import Entry
 
 __all__ = ["slope_of"]
@@ -40,8 +42,8 @@ def slope_of(
         spread: *variance* of the result.
 
     Returns:
-        The function; None for a function that is no norm and no softmax, or of which more than the first argument is
-        random.
+        The function, but for a constant; None for a function that has none here, or of which more than the first
+        argument is random.
     """
     rest = [tensor_of(value) for value in args[1:]]
     named = {key: tensor_of(value) for key, value in kwargs.items()}
@@ -112,9 +114,29 @@ def _softmax(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -
     return lambda given: weight * (given - (mean * given).sum(dim, keepdim=True))
 
 
-_MAKERS: dict[str, Callable[[list[Any], dict[str, Any], Tensor, Result], Function]] = {
+def _convolution(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function | None:
+    """Of images of one channel on a CPU, without stride and dilation."""
+    bound = bind("conv2d", tuple(rest), named)
+    weight, padding = bound["weight"], bound.get("padding", 0)
+    if var.device.type != "cpu" or var.dim() != 4 or weight.shape[1] != 1 or isinstance(padding, str):
+        return None
+    first, second = _pair(padding)
+    plain = all(_pair(bound.get(name, 1)) == (1, 1) for name in ("stride", "dilation", "groups"))
+    if not plain or first >= weight.shape[2] or second >= weight.shape[3]:
+        return None
+    return lambda given: slope_of_one_channel(given, weight, (first, second))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Of a number for both dimensions, or for each; one in a tuple is for both."""
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    return numbers[0], numbers[-1]
+
+
+_MAKERS: dict[str, Callable[[list[Any], dict[str, Any], Tensor, Result], Function | None]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
+    "conv2d": _convolution,
 }

@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from laws.two_pass_networks import Attention, Gated, Residual, perceptron
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws import backward, effort, two_passes
-from momentgen.laws.numerics.convolution import slope_of_one_channel
+from momentgen.laws import effort
 from momentgen.runtime import JointMoments
 
 SAMPLES = 20_000
-
-
-class Residual(nn.Module):
-    """Two values that share a source meet again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        return self.last(x + torch.relu(self.second(x)))
-
-
-class Gated(nn.Module):
-    """A product of two values of one source, and SiLU written by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.gate, self.last = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        x = x * torch.sigmoid(x)
-        return self.last(x * torch.sigmoid(self.gate(x)))
-
-
-class Attention(nn.Module):
-    """One block of a transformer, pooled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.qkv, self.out, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.reshape(len(x), -1, 8)
-        q, k, v = self.qkv(self.norm(tokens)).chunk(3, -1)
-        return self.head(tokens.mean(1) + self.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
-
-
-def perceptron(activation: type[nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 3))
 
 
 def convolutional() -> nn.Module:
@@ -207,86 +163,6 @@ def test_covariances_are_symmetric_and_positive_semidefinite() -> None:
             assert (found.var >= 0).all()
 
 
-def differentiable(name: str) -> tuple[nn.Module, Moments]:
-    """A small network in float64, in evaluation, and its input."""
-    torch.manual_seed(0)
-    net, *shape = {
-        "perceptron": (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), 3),
-        "norm": (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)), 3),
-        "softmax": (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1), nn.Linear(4, 2)), 3),
-        "pool": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)), 1, 4, 4),
-        "residual": (nn.Sequential(nn.Linear(3, 8), Residual(), nn.Linear(3, 2)), 3),
-        "gated": (nn.Sequential(nn.Linear(3, 8), Gated(), nn.Linear(3, 2)), 3),
-        "attention": (nn.Sequential(nn.Linear(3, 16), Attention(), nn.Linear(3, 2)), 3),
-    }[name]
-    x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
-    return net.double().eval(), x
-
-
-DIFFERENTIABLE = [
-    *("perceptron", "norm", "softmax", "pool", "residual", "gated"),
-    pytest.param("attention", marks=pytest.mark.slow),
-]
-
-
-def of_weight_and_input(converted: nn.Module, x: Moments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
-    """A scalar of the outputs' mean, variance and covariance as a function of a weight and the input's moments."""
-    name, weight = next((name, part) for name, part in converted.named_parameters())
-    shares = torch.rand(2, 2, dtype=torch.float64)
-
-    def value(weight: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        out = torch.func.functional_call(converted, {name: weight}, (Moments(mean, var),))
-        return (out.mean * shares[0] + out.var * shares[1]).sum() + out.covariance[:, 0, 1].sum()
-
-    return value, tuple(part.detach().clone().requires_grad_() for part in (weight, *x))
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_are_those_of_finite_differences_with_the_directions_held(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net, x = differentiable(name)
-    held = []
-    own = backward.derivatives
-
-    def derivatives(*args: object, **kwargs: object) -> object:
-        if not held:
-            found = own(*args, **kwargs)  # type: ignore[arg-type]
-            held.append(found._replace(by=found.by.detach(), variances=found.variances.detach()))
-        return held[0]
-
-    monkeypatch.setattr(two_passes, "derivatives", derivatives)
-    value, given = of_weight_and_input(momentgen.convert(net, method="correlated"), x)
-    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_of_adjoint_are_those_of_finite_differences(name: str) -> None:
-    """By weights, means and variances; slopes and the variances of inner sources depend on them."""
-    net, x = differentiable(name)
-    value, given = of_weight_and_input(momentgen.convert(net, method="adjoint"), x)
-    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
-
-
-def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None:
-    """Two outputs go by ``adjoint``, also where nobody said so."""
-    net, x = differentiable("perceptron")
-    value, given = of_weight_and_input(momentgen.convert(net), x)
-    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
-@pytest.mark.parametrize("name", ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"])
-def test_examples_of_a_batch_are_computed_together(name: str, method: Any, gradients: bool) -> None:
-    """What torch.vmap cannot run is run one example after another, with the same numbers and tens of times slower."""
-    net, x = differentiable(name)
-    batch = Moments(*[part.expand(3, *part.shape[1:]).contiguous() for part in x])
-    with torch.set_grad_enabled(gradients), momentgen.laws.listening() as notes:
-        momentgen.convert(net, method=method)(batch)
-    assert not [text for text in notes if "one example after another" in text]
-
-
 def test_a_network_learns_through_it() -> None:
     torch.manual_seed(0)
     net = built(lambda: perceptron(nn.ReLU))
@@ -322,49 +198,6 @@ def test_too_little_effort_is_refused(samples: int, directions: int) -> None:
         pass
 
 
-@pytest.mark.parametrize("method", ["adjoint", "correlated"])
-def test_fewer_examples_at_a_time_take_less_memory_for_the_same_moments(method: Any) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 5)).eval()
-    x, converted = Moments(torch.randn(24, 1, 14, 14), torch.full((24, 1, 14, 14), 0.1)), momentgen.convert(net, method)
-    with torch.no_grad():
-        whole = converted(x)
-        peaks = []
-        for examples in (24, 4):
-            with effort(examples=examples), torch.profiler.profile(profile_memory=True) as profile:
-                found = converted(x)
-            for a, b in zip(found, whole, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
-            peaks.append(peak_of(profile))
-    assert peaks[1] < 0.4 * peaks[0]
-
-
-@pytest.mark.parametrize("method", ["adjoint", "correlated"])
-def test_a_wide_layer_is_computed_a_few_examples_at_a_time(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 channels of 64 x 64 take 256 KiB an example, times 26 rows: of 16 MiB that is two, and the least is 8."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(16), nn.Flatten(), nn.Linear(256, 3))
-    at_once: list[int | None] = []
-    vmap = torch.vmap
-
-    def spying(*args: Any, **kwargs: Any) -> Any:
-        if "chunk_size" in kwargs:
-            at_once.append(kwargs["chunk_size"])
-        return vmap(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "vmap", spying)
-    converted = momentgen.convert(net.eval(), method)
-    x = Moments(torch.randn(20, 1, 64, 64), torch.full((20, 1, 64, 64), 0.1))
-    with torch.no_grad():
-        found = converted(x)
-        assert at_once == [None, 7]  # three parts of like length; None is the comparison of examples at their means
-        with effort(examples=20):
-            whole = converted(x)
-    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
-
-
 def test_means_of_linear_networks_are_those_of_the_plain_network() -> None:
     """Also of more outputs than directions, where samples alone know the rest."""
     torch.manual_seed(0)
@@ -372,40 +205,6 @@ def test_means_of_linear_networks_are_those_of_the_plain_network() -> None:
     x = Moments(torch.randn(2, 50).double(), torch.ones(2, 50).double())
     with torch.no_grad():
         torch.testing.assert_close(momentgen.convert(net, method="correlated")(x).mean, net(x.mean))
-
-
-@pytest.mark.parametrize("padding", [0, 1, (2, 0)])
-def test_the_derivative_of_a_convolution_of_one_channel_is_that_of_autograd(padding: Any) -> None:
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 1, 9, 8).double(), torch.randn(5, 1, 3, 4).double()
-    expected, pull = torch.func.vjp(lambda x: F.conv2d(x, weight, padding=padding), x)
-    zeros, found = torch.func.vjp(lambda x: slope_of_one_channel(x, weight, padding=padding), x)
-    assert zeros.shape == expected.shape
-    assert not zeros.any()
-    rows = torch.randn(3, *expected.shape).double()
-    torch.testing.assert_close(torch.vmap(found)(rows)[0], torch.vmap(pull)(rows)[0])
-    shift = torch.randn_like(x)
-    along = torch.func.jvp(lambda x: slope_of_one_channel(x, weight, padding=padding), (x,), (shift,))[1]
-    torch.testing.assert_close(along, F.conv2d(shift, weight, padding=padding))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"stride": 2}, {"dilation": (1, 2)}, {"padding": 3}, {"padding": "same"}, {"groups": 1, "stride": (1, 2)}],
-)
-def test_other_convolutions_keep_the_derivative_of_autograd(options: Any) -> None:
-    assert slope_of_one_channel(torch.randn(1, 1, 9, 9), torch.randn(2, 1, 3, 3), **options) is None
-    assert slope_of_one_channel(torch.randn(1, 2, 9, 9), torch.randn(2, 2, 3, 3)) is None
-
-
-def peak_of(profile: Any) -> int:
-    """The most bytes that were allocated at a time."""
-    now = most = 0
-    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
 
 
 def test_more_effort_is_spent_where_it_is_asked_for() -> None:
@@ -565,12 +364,3 @@ def test_an_empty_batch_is_refused() -> None:
         momentgen.convert(net, method="correlated")(empty)
     with pytest.raises(InputError, match="a batch of at least one"):
         momentgen.output_covariance(net, empty)
-
-
-def test_gradients_of_the_adjoint_covariance_are_finite_where_outputs_are_alike() -> None:
-    """Eigenvectors of a covariance with equal eigenvalues have no derivative; its root has."""
-    net = nn.Linear(2, 2, bias=False)
-    nn.init.eye_(net.weight)
-    found = momentgen.output_covariance(net, Moments(torch.zeros(1, 2), 1.0))
-    found.covariance.sum().backward()
-    torch.testing.assert_close(net.weight.grad, torch.full((2, 2), 2.0))

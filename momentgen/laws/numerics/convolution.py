@@ -14,34 +14,16 @@ from torch import Tensor
 
 __all__ = ["slope_of_one_channel"]
 
-_PLAIN = {"stride": 1, "dilation": 1, "groups": 1}
 
-
-def slope_of_one_channel(x: Tensor, weight: Tensor, padding: Any = 0, **options: Any) -> Tensor | None:
-    """Zeros in the shape of ``conv2d(x, weight)`` with its derivative by ``x``.
+def slope_of_one_channel(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    """Zeros in the shape of ``conv2d(x, weight, padding=padding)`` with its derivative by ``x``.
 
     Args:
         x: images of shape ``(N, 1, H, W)``.
         weight: of shape ``(C, 1, h, w)``.
         padding: at most ``h - 1`` and ``w - 1``.
-        options: stride, dilation and groups of the convolution.
-
-    Returns:
-        Shape ``(N, C, ...)``; None for a convolution that this does not suit.
     """
-    if x.device.type != "cpu" or x.dim() != 4 or weight.shape[1] != 1 or isinstance(padding, str):
-        return None
-    pads = (padding, padding) if isinstance(padding, int) else (*padding, *padding)[:2]
-    sizes = weight.shape[2:]
-    if any(_both(options.get(name, 1)) != (one, one) for name, one in _PLAIN.items()):
-        return None
-    if any(pad >= size for pad, size in zip(pads, sizes, strict=True)):
-        return None
-    return _OneChannel.apply(x, weight, pads)
-
-
-def _both(value: Any) -> tuple[int, ...]:
-    return (value, value) if isinstance(value, int) else (*value, *value)[:2]
+    return _OneChannel.apply(x, weight, padding)
 
 
 class _OneChannel(torch.autograd.Function):
@@ -50,23 +32,23 @@ class _OneChannel(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, pads: tuple[int, int]) -> Tensor:
-        space = [n + 2 * pad - size + 1 for n, pad, size in zip(x.shape[2:], pads, weight.shape[2:], strict=True)]
+    def forward(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+        space = [n + 2 * pad - size + 1 for n, pad, size in zip(x.shape[2:], padding, weight.shape[2:], strict=True)]
         return x.new_zeros(x.shape[0], weight.shape[0], *space)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        _, weight, ctx.pads = inputs
+        _, weight, ctx.padding = inputs
         ctx.save_for_backward(weight)
         ctx.save_for_forward(weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (weight,) = ctx.saved_tensors
-        pads = [size - 1 - pad for size, pad in zip(weight.shape[2:], ctx.pads, strict=True)]
-        return F.conv2d(grads[0], weight.flip(2, 3).transpose(0, 1), padding=pads), None, None
+        rest = [size - 1 - pad for size, pad in zip(weight.shape[2:], ctx.padding, strict=True)]
+        return F.conv2d(grads[0], weight.flip(2, 3).transpose(0, 1), padding=rest), None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         (weight,) = ctx.saved_tensors
-        return F.conv2d(tangents[0], weight, padding=ctx.pads)
+        return F.conv2d(tangents[0], weight, padding=ctx.padding)

@@ -1,0 +1,79 @@
+"""Methods that run a network example by example: how many are computed together, and with how much memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from laws.two_pass_networks import differentiable
+from torch import nn
+
+import momentgen
+from momentgen import Moments
+from momentgen.laws import effort
+
+
+@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
+@pytest.mark.parametrize("name", ["perceptron", "norm", "softmax", "pool", "residual", "gated", "attention"])
+def test_examples_of_a_batch_are_computed_together(name: str, method: Any, gradients: bool) -> None:
+    """What torch.vmap cannot run is run one example after another, with the same numbers and tens of times slower."""
+    net, x = differentiable(name)
+    batch = Moments(*[part.expand(3, *part.shape[1:]).contiguous() for part in x])
+    with torch.set_grad_enabled(gradients), momentgen.laws.listening() as notes:
+        momentgen.convert(net, method=method)(batch)
+    assert not [text for text in notes if "one example after another" in text]
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_fewer_examples_at_a_time_take_less_memory_for_the_same_moments(method: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 5)).eval()
+    x, converted = Moments(torch.randn(24, 1, 14, 14), torch.full((24, 1, 14, 14), 0.1)), momentgen.convert(net, method)
+    with torch.no_grad():
+        whole = converted(x)
+        peaks = []
+        for examples in (24, 4):
+            with effort(examples=examples), torch.profiler.profile(profile_memory=True) as profile:
+                found = converted(x)
+            for a, b in zip(found, whole, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
+            peaks.append(peak_of(profile))
+    assert peaks[1] < 0.4 * peaks[0]
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_a_wide_layer_is_computed_a_few_examples_at_a_time(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 channels of 64 x 64 take 256 KiB an example, times 26 rows: of 16 MiB that is two, and the least is 8."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(16), nn.Flatten(), nn.Linear(256, 3))
+    at_once: list[int | None] = []
+    vmap = torch.vmap
+
+    def spying(*args: Any, **kwargs: Any) -> Any:
+        if "chunk_size" in kwargs:
+            at_once.append(kwargs["chunk_size"])
+        return vmap(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "vmap", spying)
+    converted = momentgen.convert(net.eval(), method)
+    x = Moments(torch.randn(20, 1, 64, 64), torch.full((20, 1, 64, 64), 0.1))
+    with torch.no_grad():
+        found = converted(x)
+        assert at_once == [None, 7]  # three parts of like length; None is the comparison of examples at their means
+        with effort(examples=20):
+            whole = converted(x)
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-4, atol=1e-5)
+
+
+def peak_of(profile: Any) -> int:
+    """The most bytes that were allocated at a time."""
+    now = most = 0
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    return most

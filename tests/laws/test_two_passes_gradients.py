@@ -1,0 +1,112 @@
+"""Gradients of what ``adjoint`` and ``correlated`` find, and derivatives by which they find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from laws.two_pass_networks import differentiable
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments
+from momentgen.laws import backward, two_passes
+from momentgen.laws.numerics.convolution import slope_of_one_channel
+
+DIFFERENTIABLE = [
+    *("perceptron", "norm", "softmax", "pool", "residual", "gated"),
+    pytest.param("attention", marks=pytest.mark.slow),
+]
+
+
+def of_weight_and_input(converted: nn.Module, x: Moments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """A scalar of the outputs' mean, variance and covariance as a function of a weight and the input's moments."""
+    name, weight = next((name, part) for name, part in converted.named_parameters())
+    shares = torch.rand(2, 2, dtype=torch.float64)
+
+    def value(weight: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        out = torch.func.functional_call(converted, {name: weight}, (Moments(mean, var),))
+        return (out.mean * shares[0] + out.var * shares[1]).sum() + out.covariance[:, 0, 1].sum()
+
+    return value, tuple(part.detach().clone().requires_grad_() for part in (weight, *x))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_those_of_finite_differences_with_the_directions_held(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, x = differentiable(name)
+    held = []
+    own = backward.derivatives
+
+    def derivatives(*args: object, **kwargs: object) -> object:
+        if not held:
+            found = own(*args, **kwargs)  # type: ignore[arg-type]
+            held.append(found._replace(by=found.by.detach(), variances=found.variances.detach()))
+        return held[0]
+
+    monkeypatch.setattr(two_passes, "derivatives", derivatives)
+    value, given = of_weight_and_input(momentgen.convert(net, method="correlated"), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_of_adjoint_are_those_of_finite_differences(name: str) -> None:
+    """By weights, means and variances; slopes and the variances of inner sources depend on them."""
+    net, x = differentiable(name)
+    value, given = of_weight_and_input(momentgen.convert(net, method="adjoint"), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None:
+    """Two outputs go by ``adjoint``, also where nobody said so."""
+    net, x = differentiable("perceptron")
+    value, given = of_weight_and_input(momentgen.convert(net), x)
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_of_the_adjoint_covariance_are_finite_where_outputs_are_alike() -> None:
+    """Eigenvectors of a covariance with equal eigenvalues have no derivative; its root has."""
+    net = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(net.weight)
+    found = momentgen.output_covariance(net, Moments(torch.zeros(1, 2), 1.0))
+    found.covariance.sum().backward()
+    torch.testing.assert_close(net.weight.grad, torch.full((2, 2), 2.0))
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 0)])
+def test_the_derivative_of_a_convolution_of_one_channel_is_that_of_autograd(padding: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 1, 9, 8).double(), torch.randn(5, 1, 3, 4).double()
+    expected, pull = torch.func.vjp(lambda x: F.conv2d(x, weight, padding=padding), x)
+    zeros, found = torch.func.vjp(lambda x: slope_of_one_channel(x, weight, padding), x)
+    assert zeros.shape == expected.shape
+    assert not zeros.any()
+    rows = torch.randn(3, *expected.shape).double()
+    torch.testing.assert_close(torch.vmap(found)(rows)[0], torch.vmap(pull)(rows)[0])
+    shift = torch.randn_like(x)
+    along = torch.func.jvp(lambda x: slope_of_one_channel(x, weight, padding), (x,), (shift,))[1]
+    torch.testing.assert_close(along, F.conv2d(shift, weight, padding=padding))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({}, {"padding": 1}, {"padding": (2, 0)}, {"padding": (1,)}, {"padding": "same"}, {"padding": 3}),
+        *({"stride": 2}, {"stride": (1, 2)}, {"dilation": (1, 2)}, {"bias": False}, {"channels": 2}),
+    ],
+)
+def test_the_covariance_of_a_convolution_is_exact_whatever_its_options(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    channels = options.get("channels", 1)
+    own = {name: value for name, value in options.items() if name != "channels"}
+    net = nn.Sequential(nn.Conv2d(channels, 1, 3, **own), nn.Flatten()).double().eval()
+    x = Moments(torch.randn(1, channels, 5, 5).double(), torch.rand(1, channels, 5, 5).double())
+    jacobian = torch.func.jacrev(net)(x.mean).flatten(2)[0]
+    with torch.no_grad():
+        found = momentgen.output_covariance(net, x)
+    torch.testing.assert_close(found.mean, net(x.mean))
+    torch.testing.assert_close(found.covariance[0], (jacobian * x.var.flatten()) @ jacobian.mT)

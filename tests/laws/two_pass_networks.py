@@ -1,0 +1,67 @@
+"""Small networks whose units share noise, for the tests of the methods that run a network twice."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from momentgen import Moments
+
+
+class Residual(nn.Module):
+    """Two values that share a source meet again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(x + torch.relu(self.second(x)))
+
+
+class Gated(nn.Module):
+    """A product of two values of one source, and SiLU written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.last = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x * torch.sigmoid(x)
+        return self.last(x * torch.sigmoid(self.gate(x)))
+
+
+class Attention(nn.Module):
+    """One block of a transformer, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(len(x), -1, 8)
+        q, k, v = self.qkv(self.norm(tokens)).chunk(3, -1)
+        return self.head(tokens.mean(1) + self.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
+
+
+def perceptron(activation: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 3))
+
+
+def differentiable(name: str) -> tuple[nn.Module, Moments]:
+    """A small network in float64, in evaluation, and its input."""
+    torch.manual_seed(0)
+    net, *shape = {
+        "perceptron": (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), 3),
+        "norm": (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)), 3),
+        "softmax": (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1), nn.Linear(4, 2)), 3),
+        "pool": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)), 1, 4, 4),
+        "residual": (nn.Sequential(nn.Linear(3, 8), Residual(), nn.Linear(3, 2)), 3),
+        "gated": (nn.Sequential(nn.Linear(3, 8), Gated(), nn.Linear(3, 2)), 3),
+        "attention": (nn.Sequential(nn.Linear(3, 16), Attention(), nn.Linear(3, 2)), 3),
+    }[name]
+    x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
+    return net.double().eval(), x
