@@ -30,7 +30,18 @@ from momentgen.laws.numerics.shrinkage import shift_of, shrunk
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RUN", "Correlated", "Joint", "Run", "correlated", "deflated", "exact", "mixed", "squared_length"]
+__all__ = [
+    "RUN",
+    "Correlated",
+    "Joint",
+    "Run",
+    "correlated",
+    "deflated",
+    "exact",
+    "mixed",
+    "squared_length",
+    "with_history",
+]
 
 
 @dataclass
@@ -80,6 +91,7 @@ class Joint:
         alone: the same mean and variance as of independent values, with the history that tells functions of one value.
         independent: whether the values are independent, so that a linear map's variance is exact without samples.
         monotone: (entry, other arguments, law) of the monotone function and its argument that made this.
+        third: third cumulant of each value, of the law's shape, as far as it comes from dropout; None where that is 0.
         sharing: the laws that are in one memory with this, itself among them where there are others.
     """
 
@@ -89,6 +101,7 @@ class Joint:
     alone: Diagonal
     independent: bool = False
     monotone: tuple[Entry, tuple[Any, ...], dict[str, Any], Any] | None = None
+    third: Tensor | None = None
     sharing: list[weakref.ref[Law]] = field(default_factory=list)
 
 
@@ -157,7 +170,9 @@ def deflated(deviations: Tensor, tangents: Tensor) -> Tensor:
     return deviations - (coordinates @ tangents.flatten(1)).view(deviations.shape)
 
 
-def mixed(mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, channel: int) -> Correlated:
+def mixed(
+    mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, channel: int, third: Tensor | None = None
+) -> Correlated:
     """The law of a function of several values.
 
     Args:
@@ -166,12 +181,13 @@ def mixed(mean: Tensor, prior: Tensor, tangents: Tensor, deviations: Tensor, cha
         tangents: of the result.
         deviations: likewise.
         channel: the dimension along which factors of the prior may differ.
+        third: see :class:`Joint`.
     """
     h, prior = squared_length(tangents), prior.expand(mean.shape)
     rest = deflated(deviations, tangents)
     shift = shift_of(rest)
     factor = shrunk(prior, rest - shift, channel)
-    return correlated(mean + shift, h + factor * prior, tangents, deviations - shift, h)
+    return correlated(mean + shift, h + factor * prior, tangents, deviations - shift, h, third=third)
 
 
 def exact(alone: Diagonal, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:
@@ -181,8 +197,13 @@ def exact(alone: Diagonal, tangents: Tensor, deviations: Tensor, **more: Any) ->
     """
     mean, var = alone._parts()
     h = squared_length(tangents)
-    companion = diagonal(mean, torch.maximum(var, h))
-    companion._call, companion._of, companion._depth = alone._call, alone._of, alone._depth
-    if alone._call is not None:
-        companion._seen = alone._seen
+    companion = with_history(diagonal(mean, torch.maximum(var, h)), alone)
     return correlated(mean, companion._var, tangents, deviations, h, alone=companion, **more)
+
+
+def with_history(law: Diagonal, of: Diagonal) -> Diagonal:
+    """``law``, as if it came from the call that ``of`` comes from."""
+    law._call, law._of, law._depth = of._call, of._of, of._depth
+    if of._call is not None:
+        law._seen = of._seen
+    return law

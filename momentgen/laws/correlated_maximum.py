@@ -27,7 +27,7 @@ _MOST = 0.999
 #: samples that the correlation of remainders, one number for a layer, is read from
 _ENOUGH = 8
 
-#: mean, variance, tangents, deviations, and what the tangents explain
+#: mean, variance, tangents, deviations, what the tangents explain, and third cumulants where there are any
 Parts = tuple[Tensor, ...]
 
 
@@ -38,13 +38,18 @@ def maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before, rest, named, source = x._joint.monotone
         pooled = maximum(entry, (source, *args[1:]), kwargs)
         return laws.Correlated.RULES["pointwise"](before, (pooled, *rest), named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: laws.correlated(*parts))
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _law_of)
+
+
+def _law_of(parts: Parts) -> laws.Correlated:
+    return laws.correlated(*parts[:5], third=parts[5] if len(parts) > 5 else None)
 
 
 def _parts_of(value: Any, like: laws.Correlated) -> Parts:
     if isinstance(value, laws.Correlated):
         known = value._joint
-        return value._mean, value._var, known.tangents, known.deviations, known.explained
+        third = () if known.third is None else (known.third,)
+        return value._mean, value._var, known.tangents, known.deviations, known.explained, *third
     mean = torch.as_tensor(tensor_of(value), dtype=like.dtype, device=like.device)
     zero = torch.zeros_like(mean)
     rows = (like._joint.tangents, like._joint.deviations)
@@ -52,8 +57,8 @@ def _parts_of(value: Any, like: laws.Correlated) -> Parts:
 
 
 def _larger(a: Parts, b: Parts) -> Parts:
-    """The larger of two values, elementwise."""
-    (m1, v1, s1, e1, h1), (m2, v2, s2, e2, h2) = a, b
+    """The larger of two values, elementwise; its third cumulant is theirs, each as likely as it is the larger."""
+    (m1, v1, s1, e1, h1, *third1), (m2, v2, s2, e2, h2, *third2) = a, b
     d1, d2 = ((v - h).clamp_min(0) for v, h in ((v1, h1), (v2, h2)))
     # Residuals are of the size of a standard deviation at most, and their squares then neither under- nor overflow.
     r1, r2 = (laws.deflated(e[:_ENOUGH], s) / _size(v) for e, s, v in ((e1, s1, v1), (e2, s2, v2)))
@@ -68,7 +73,8 @@ def _larger(a: Parts, b: Parts) -> Parts:
     tangents = torch.lerp(s2, s1, share)
     deviations = torch.maximum(m1 + e1, m2 + e2).sub_(mean)
     explained = laws.squared_length(tangents)
-    return mean, torch.maximum(var, explained), tangents, deviations, explained
+    third = [torch.lerp(two, one, share) for one, two in zip(third1, third2, strict=False)]
+    return mean, torch.maximum(var, explained), tangents, deviations, explained, *third
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
