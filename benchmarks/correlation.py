@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=known, default=known, metavar="METHOD", help=", ".join(known))
     parser.add_argument("--samples", type=int, default=4000, help="of Monte Carlo, an image")
     parser.add_argument("--inputs", type=int, default=16, help="test images")
-    parser.add_argument("--hidden-samples", type=int, default=1000, help="of Monte Carlo at hidden layers")
+    parser.add_argument("--hidden-samples", type=int, default=4000, help="of Monte Carlo at hidden layers")
     parser.add_argument("--hidden-inputs", type=int, default=4, help="test images at hidden layers")
     parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
     parser.add_argument("--rounds", type=int, default=3, help="of timing")

@@ -2,7 +2,8 @@
 
 The covariance of two values is that of their tangents plus what the samples' remainders have in common, one correlation
 for the whole layer.  A max pool of a monotone function is that function of the max pool, the same number but nearer to
-normal values: ReLU and pool are exchanged.
+normal values: ReLU and pool are exchanged.  Where the largest is mostly a certain negative value and seldom a positive
+one, it is not normal, and its ReLU's variance would come out as 0: the bounds that each value of the window sets hold.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from momentgen.laws.activations import generated_op
 from momentgen.laws.law import tensor_of
 from momentgen.laws.maxima import tree_of_pairs
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
 
 __all__ = ["maximum"]
 
@@ -26,6 +27,12 @@ _MOST = 0.999
 
 #: samples that the correlation of remainders, one number for a layer, is read from
 _ENOUGH = 8
+
+#: monotone functions without negative values
+_NOT_NEGATIVE = frozenset(names("relu relu6 sigmoid softplus hardsigmoid exp normal_cdf"))
+
+#: by how much a second moment must exceed what was found: differences of squares lose digits
+_CLEARLY = 1.01
 
 #: mean, variance, tangents, deviations, what the tangents explain, and third cumulants where there are any
 Parts = tuple[Tensor, ...]
@@ -37,8 +44,28 @@ def maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if "pool" in entry.name and x._joint.monotone is not None:
         before, rest, named, source = x._joint.monotone
         pooled = maximum(entry, (source, *args[1:]), kwargs)
-        return laws.Correlated.RULES["pointwise"](before, (pooled, *rest), named)
+        found = laws.Correlated.RULES["pointwise"](before, (pooled, *rest), named)
+        return _at_least(found, entry, args, kwargs) if before.name in _NOT_NEGATIVE else found
     return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _law_of)
+
+
+def _at_least(found: laws.Correlated, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> laws.Correlated:
+    """The pool of values that are not negative: its mean and second moment are no less than those of any in its window.
+
+    Args:
+        found: the pool as it was found.
+        entry: of the pool.
+        args: of the call, the values first, whose own means and variances are exact for normal inputs.
+        kwargs: of the call.
+    """
+    x = args[0]
+    mean = torch.maximum(found._mean, entry.call(x._mean, *args[1:], **kwargs))
+    second = entry.call(x._var + x._mean.square(), *args[1:], **kwargs)
+    short = second > _CLEARLY * (found._var + mean.square())
+    var = torch.where(short, second - mean.square(), found._var)
+    known = found._joint
+    deviations = known.deviations + (found._mean - mean)
+    return laws.correlated(mean, var, known.tangents, deviations, known.explained, third=known.third)
 
 
 def _law_of(parts: Parts) -> laws.Correlated:
