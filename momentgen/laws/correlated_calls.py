@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.correlated import Correlated
+from momentgen.laws.correlated import Correlated, magnification, magnified, reduced
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import laws_in
 from momentgen.laws.point import Point
@@ -95,10 +95,16 @@ class Call:
         place = {id(law): value for law, value in zip(self.laws, values, strict=True)}
         return lambda law: place[id(law)]
 
-    def samples(self) -> Any:
-        """Of each sample."""
-        rows = [law._mean + law._joint.deviations for law in self.laws]
-        return torch.vmap(self, randomness="different")(*rows)
+    def deviations(self, mean: Tensor, place: int | None = None) -> Tensor:
+        """Of each sample of the result, or of the one at ``place``, from its ``mean``."""
+        values = [(law._mean, law._joint.deviations) for law in self.laws]
+        factor = magnification(*values)
+        rows = [magnified(*value, factor) for value in values]
+        samples = torch.vmap(self, randomness="different")(*rows)
+        at = self(*[law._mean for law in self.laws])
+        if place is not None:
+            samples, at = samples[place], at[place]
+        return reduced(samples, at, mean, factor)
 
     def along(self, rows: list[Tensor], function: Callable[..., Any] | None = None) -> Any:
         """Directional derivatives at the means, of the call or of another function of the same values."""

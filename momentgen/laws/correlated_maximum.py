@@ -98,7 +98,9 @@ def _larger(a: Parts, b: Parts) -> Parts:
     mean, var = op(m1, v1, m2, v2, covariance)
     share = op.mean_gradients(m1, v1, m2, v2, covariance)[0]
     tangents = torch.lerp(s2, s1, share)
-    deviations = torch.maximum(m1 + e1, m2 + e2).sub_(mean)
+    factor = laws.magnification((m1, e1), (m2, e2))
+    samples = torch.maximum(laws.magnified(m1, e1, factor), laws.magnified(m2, e2, factor))
+    deviations = laws.reduced(samples, torch.maximum(m1, m2), mean, factor)
     explained = laws.squared_length(tangents)
     third = [torch.lerp(two, one, share) for one, two in zip(third1, third2, strict=False)]
     return mean, torch.maximum(var, explained), tangents, deviations, explained, *third

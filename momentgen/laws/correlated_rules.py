@@ -19,7 +19,11 @@ from momentgen.laws.correlated import (
     correlated,
     deflated,
     exact,
+    magnification,
+    magnified,
     mixed,
+    reduced,
+    squared_length,
     with_history,
 )
 from momentgen.laws.correlated_affine import affine_rule, movement_rule
@@ -39,6 +43,8 @@ from momentgen.laws.correlated_maximum import maximum
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
 from momentgen.laws.maxima import is_monotone
+from momentgen.laws.numerics.points import standard_points
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.numerics.skewness import after_dropout, mixture, two_normals
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
@@ -71,7 +77,8 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if alone is x._joint.alone:
         return x
     rest, named = arguments(args[1:], kwargs, tensor_of)
-    joint, samples = x._joint, x._mean + x._joint.deviations
+    joint, factor = x._joint, magnification((x._mean, x._joint.deviations))
+    samples = magnified(x._mean, joint.deviations, factor)
     if entry.name == "prelu":  # which has a channel dimension
         drawn = torch.vmap(lambda sample: entry.call(sample, *rest, **named))(samples)
     else:
@@ -88,8 +95,10 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             x._mean, x._var, joint.tangents, joint.deviations, joint.explained, alone=joint.alone, third=joint.third
         )
         monotone = (entry, args[1:], kwargs, snapshot)
-    drawn = drawn - alone._parts()[0]
-    return exact(alone, gain * joint.tangents, drawn, independent=joint.independent, monotone=monotone, third=third)
+    deviations = reduced(drawn, entry.call(x._mean, *rest, **named), alone._parts()[0], factor)
+    return exact(
+        alone, gain * joint.tangents, deviations, independent=joint.independent, monotone=monotone, third=third
+    )
 
 
 def _of_skewed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], alone: Diagonal) -> tuple[Diagonal, Tensor]:
@@ -121,7 +130,7 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return exact(alone, tangents, deviations, independent=first._joint.independent, third=third)
     if alone._made is not None and alone._of is not None:
         # One source: its rule is exact, as it is for a function written in one.
-        return exact(alone, call.along(call.tangents()), call.samples() - alone._parts()[0])
+        return exact(alone, call.along(call.tangents()), call.deviations(alone._parts()[0]))
     return _general(entry, args, kwargs)
 
 
@@ -185,6 +194,9 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
     call = Call(entry, args, kwargs)
     first = call.laws[0]
     mean, whole = found._parts()
+    alone = sum(value is first for value in (*args, *kwargs.values())) == len(call.laws) == 1
+    if alone and entry.kind in _BY_POINTS and first._mean.numel() <= _FEW and not first._joint.independent:
+        return _by_points(call, place)
     slope = None
     if len(call.laws) == 1 and args[0] is first:
         slope = slope_of(entry, args, kwargs, first._var, mean, whole)
@@ -194,6 +206,9 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
         return cast(Tensor, taken(by_rule(entry, args, kwargs, given))._parts()[0])
 
     tangents = call.along(call.tangents(), rule if slope is None else slope)
+    if alone and first._joint.independent:
+        h = squared_length(tangents)  # the rule of independent values is exact
+        return correlated(mean, torch.maximum(whole, h), tangents, call.deviations(mean, place), h)
     if entry.name in _BILINEAR and len(call.laws) == 2:
         mean = mean + _shared(call)
     if entry.kind == "normalise":
@@ -202,7 +217,38 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
         prior = torch.where(usable, whole * after / torch.where(usable, before, 1), whole)
     else:
         prior = taken(by_rule(entry, args, kwargs, remainder))._parts()[1]
-    return mixed(mean, prior, tangents, taken(call.samples()) - mean, channel_of(entry, mean))
+    return mixed(mean, prior, tangents, call.deviations(mean, place), channel_of(entry, mean))
+
+
+#: kinds of functions that bend so sharply that few samples do not tell the variance, and values up to which they are
+#: averaged over points instead
+_BY_POINTS = ("softmax", "statistic")
+_FEW = 128
+
+
+def _by_points(call: Call, place: int | None) -> Correlated:
+    """A function of few values, of normal ones of their covariance, averaged over quasi-random points.
+
+    Tangents are averages of the function times the points' coordinates, which are its expected derivatives (Stein).
+    """
+    (law,) = call.laws
+    joint, mean, count = law._joint, law._mean, len(law._joint.tangents)
+    # What the directions do not explain varies together as the samples' remainders do, each value by its own variance.
+    rest = deflated(joint.deviations, joint.tangents)
+    found, wanted = rest.square().sum(0), (law._var - joint.explained).clamp_min(0)
+    usable = found > 0
+    rest = rest * square_root(torch.where(usable, wanted / torch.where(usable, found, 1), 0))
+    factors = torch.cat([joint.tangents, rest])
+    points = standard_points(len(factors)).to(mean)
+    away = (points @ factors.flatten(1)).view(-1, *mean.shape)
+    factor = magnification((mean, away))
+    values, at = torch.vmap(call)(magnified(mean, away, factor)), call(mean)
+    if place is not None:
+        values, at = values[place], at[place]
+    centre = torch.where(factor > 1, at, values.mean(0))
+    deviations = reduced(values, at, centre, factor)
+    tangents = (points[:, :count].T @ deviations.flatten(1) / len(points)).view(count, *centre.shape)
+    return correlated(centre, deviations.square().mean(0), tangents, call.deviations(centre, place))
 
 
 #: functions that are linear in each of two factors

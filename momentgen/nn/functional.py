@@ -21,14 +21,13 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, certain, draw, inside, run
 from momentgen.laws.law import laws_in
+from momentgen.laws.numerics.points import normal_points
 from momentgen.laws.table import entry_of
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]
 
 Posterior = Literal["logistic", "normal", "simplified", "quadrature"]
-#: points of the fixed quasi-random set over which correlated logits are averaged
-_POINTS = 512
 
 
 def __getattr__(name: str) -> Any:
@@ -89,15 +88,6 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
         drawn = x.mean[:, None] + points @ x.factor  # (batch, points, classes)
         return torch.log_softmax(drawn, -1).logsumexp(1) - math.log(len(points))
     return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
-
-
-@functools.lru_cache(maxsize=8)
-def normal_points(dimensions: int, count: int = _POINTS) -> Tensor:
-    """A fixed quasi-random set of standard normal points, symmetric about 0, shape ``(points, dimensions)``."""
-    engine: Any = torch.quasirandom.SobolEngine
-    uniform = engine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
-    half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
-    return torch.cat([half, -half])
 
 
 def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:

@@ -33,6 +33,23 @@ def convolutional() -> nn.Module:
     )
 
 
+def padded() -> nn.Module:
+    """A max pool over padding, which counts as a value below all others."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.MaxPool2d(3, 2, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(96, 3),
+    )
+
+
+def ending(last: nn.Module) -> nn.Module:
+    """A classifier that returns probabilities or their logarithms."""
+    return nn.Sequential(perceptron(nn.Tanh), last)
+
+
 #: network, inputs, variance of the noise, tolerance of σ, of the covariance and of the mean in σ, each relative
 CASES = {
     "relu": (lambda: perceptron(nn.ReLU), 8, 0.05, 0.1, 0.15, 0.1),
@@ -42,6 +59,8 @@ CASES = {
     "gated": (Gated, 8, 0.05, 0.06, 0.15, 0.1),
     "convolutional": (convolutional, 64, 0.05, 0.08, 0.2, 0.15),
     "attention": (Attention, 32, 0.01, 0.08, 0.2, 0.15),
+    "softmax": (lambda: ending(nn.Softmax(-1)), 8, 0.02, 0.1, 0.15, 0.1),
+    "log softmax": (lambda: ending(nn.LogSoftmax(-1)), 8, 0.02, 0.1, 0.15, 0.1),
 }
 
 
@@ -364,3 +383,18 @@ def test_an_empty_batch_is_refused() -> None:
         momentgen.convert(net, method="correlated")(empty)
     with pytest.raises(InputError, match="a batch of at least one"):
         momentgen.output_covariance(net, empty)
+
+
+@pytest.mark.parametrize("name", [*CASES, "padded"])
+def test_noise_below_the_rounding_of_values_gives_the_sigma_of_larger_noise(name: str) -> None:
+    """There a network is linear, so that σ over that of the input is one number, however small the noise."""
+    net = built(padded if name == "padded" else CASES[name][0])
+    inputs = 64 if name == "padded" else CASES[name][1]
+    mean = torch.randn(2, inputs, generator=torch.Generator().manual_seed(5))
+    wanted = None
+    for sigma in (1e-4, 1e-6, 1e-8, 1e-12):
+        with torch.no_grad():
+            found = momentgen.convert(net, "correlated")(Moments(mean, torch.full_like(mean, sigma**2)))
+        relative = found.var.sqrt() / sigma
+        wanted = relative if wanted is None else wanted
+        torch.testing.assert_close(relative, wanted, rtol=0.02, atol=0.0)
