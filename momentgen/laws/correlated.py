@@ -15,7 +15,6 @@ run on such laws is in :mod:`momentgen.laws.two_passes`, the rules are in :mod:`
 
 from __future__ import annotations
 
-import functools
 import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -32,8 +31,7 @@ from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
 __all__ = [
-    "RUN", "Correlated", "Joint", "Run", "correlated", "deflated", "exact", "magnification", "magnified", "mixed",
-    "reduced", "squared_length", "with_history",
+    "RUN", "Correlated", "Joint", "Run", "correlated", "deflated", "exact", "mixed", "squared_length", "with_history",
 ]  # fmt: skip
 
 
@@ -68,10 +66,6 @@ class Run:
         tangents, draws = (part @ factor for part in self._next(len(factor)))
         return tangents.view(-1, *mean.shape), draws.view(-1, *mean.shape)
 
-
-#: what deviations are magnified to, beside means: so many units of rounding, and at most so large a part
-_ROUNDINGS, _LINEAR = 1024.0, 2.0**-12
-_MOST_MAGNIFIED = 2.0**100
 
 #: the run that is under way in this thread and task
 RUN: ContextVar[Run] = ContextVar("momentgen_run")
@@ -185,45 +179,6 @@ def mixed(
     shift = shift_of(rest)
     factor = shrunk(prior, rest - shift, channel)
     return correlated(mean + shift, h + factor * prior, tangents, deviations - shift, h, third=third)
-
-
-def magnification(*values: tuple[Tensor, Tensor]) -> Tensor:
-    """A power of two that makes deviations so large beside means that rounding does not drown them; mostly 1.
-
-    Noise that is as small beside its value as a thousand roundings is so small that any function is linear over
-    many times its width.
-
-    Args:
-        values: means and the deviations of their samples.
-    """
-    factors = []
-    for value, rows in values:
-        limits, dtype = torch.finfo(value.dtype), torch.promote_types(value.dtype, torch.float32)
-        each = rows[:2].detach().abs().mean(0)
-        size = torch.where(each > 0, value.detach().abs(), 0).sum(dtype=dtype)  # without what pads and masks
-        noise = each.sum(dtype=dtype)
-        wanted = min(_ROUNDINGS * limits.eps, _LINEAR) * size / noise.where(noise > 0, 1)
-        factors.append(wanted.where(noise > 0, 1).clamp(1, min(_MOST_MAGNIFIED, limits.max / 4)))
-    least = functools.reduce(torch.minimum, factors)
-    return torch.exp2(least.log2().ceil()).to(values[0][0].dtype)
-
-
-def magnified(mean: Tensor, deviations: Tensor, factor: Tensor) -> Tensor:
-    """Samples, their deviations ``factor`` times what they are."""
-    return torch.addcmul(mean, deviations, factor)
-
-
-def reduced(samples: Tensor, at: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
-    """Deviations of a function's samples, which were magnified.
-
-    Args:
-        samples: of the function, shape ``(k, *shape)``.
-        at: the function of the means, from which magnified samples deviate.
-        mean: of the function, from which samples as they are deviate.
-        factor: the magnification, a power of two, so that nothing is rounded here.
-    """
-    inverse = 1 / factor
-    return torch.addcmul(-torch.where(factor > 1, at, mean) * inverse, samples, inverse)
 
 
 def exact(alone: Diagonal, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.correlated import Correlated, magnification, magnified, reduced
+from momentgen.laws.correlated import Correlated
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import laws_in
+from momentgen.laws.numerics.magnification import magnification, magnified, overall, reduced
 from momentgen.laws.point import Point
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.table import Entry
@@ -95,16 +96,14 @@ class Call:
         place = {id(law): value for law, value in zip(self.laws, values, strict=True)}
         return lambda law: place[id(law)]
 
-    def deviations(self, mean: Tensor, place: int | None = None) -> Tensor:
-        """Of each sample of the result, or of the one at ``place``, from its ``mean``."""
-        values = [(law._mean, law._joint.deviations) for law in self.laws]
-        factor = magnification(*values)
-        rows = [magnified(*value, factor) for value in values]
-        samples = torch.vmap(self, randomness="different")(*rows)
+    def deviations(self, mean: Tensor, var: Tensor, place: int | None = None) -> Tensor:
+        """Of each sample of the result, or of that at ``place``, from its ``mean``; ``var`` is about its variance."""
         at = self(*[law._mean for law in self.laws])
-        if place is not None:
-            samples, at = samples[place], at[place]
-        return reduced(samples, at, mean, factor)
+        at = at if place is None else at[place]
+        factor = magnification([overall(law._mean, law._var) for law in self.laws], overall(at, var))
+        rows = [magnified(law._mean, law._joint.deviations, factor) for law in self.laws]
+        samples = torch.vmap(self, randomness="different")(*rows)
+        return reduced(samples if place is None else samples[place], at, mean, factor)
 
     def along(self, rows: list[Tensor], function: Callable[..., Any] | None = None) -> Any:
         """Directional derivatives at the means, of the call or of another function of the same values."""

@@ -95,12 +95,14 @@ def _larger(a: Parts, b: Parts) -> Parts:
     most = _MOST * square_root(v1) * square_root(v2)
     covariance = torch.minimum(torch.maximum(covariance, -most), most)
     op = generated_op("maximum_correlated", "a maximum of correlated values")
-    mean, var = op(m1, v1, m2, v2, covariance)
+    # From the larger mean on, so that noise below the rounding of the means keeps its digits.
+    largest = torch.maximum(m1, m2)
+    m1, m2 = m1 - largest, m2 - largest
+    excess, var = op(m1, v1, m2, v2, covariance)
     share = op.mean_gradients(m1, v1, m2, v2, covariance)[0]
+    mean = largest + excess
     tangents = torch.lerp(s2, s1, share)
-    factor = laws.magnification((m1, e1), (m2, e2))
-    samples = torch.maximum(laws.magnified(m1, e1, factor), laws.magnified(m2, e2, factor))
-    deviations = laws.reduced(samples, torch.maximum(m1, m2), mean, factor)
+    deviations = torch.maximum(m1 + e1, m2 + e2).sub_(excess)
     explained = laws.squared_length(tangents)
     third = [torch.lerp(two, one, share) for one, two in zip(third1, third2, strict=False)]
     return mean, torch.maximum(var, explained), tangents, deviations, explained, *third

@@ -19,10 +19,7 @@ from momentgen.laws.correlated import (
     correlated,
     deflated,
     exact,
-    magnification,
-    magnified,
     mixed,
-    reduced,
     squared_length,
     with_history,
 )
@@ -43,6 +40,7 @@ from momentgen.laws.correlated_maximum import maximum
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
 from momentgen.laws.maxima import is_monotone
+from momentgen.laws.numerics.magnification import magnification, magnified, overall, reduced
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.numerics.skewness import after_dropout, mixture, two_normals
@@ -77,7 +75,9 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if alone is x._joint.alone:
         return x
     rest, named = arguments(args[1:], kwargs, tensor_of)
-    joint, factor = x._joint, magnification((x._mean, x._joint.deviations))
+    joint, at = x._joint, entry.call(x._mean, *rest, **named)
+    sizes = [(part.abs(), square_root(var)) for part, var in ((x._mean, x._var), (at, alone._parts()[1]))]
+    factor = magnification(sizes[:1], sizes[1])
     samples = magnified(x._mean, joint.deviations, factor)
     if entry.name == "prelu":  # which has a channel dimension
         drawn = torch.vmap(lambda sample: entry.call(sample, *rest, **named))(samples)
@@ -95,7 +95,7 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             x._mean, x._var, joint.tangents, joint.deviations, joint.explained, alone=joint.alone, third=joint.third
         )
         monotone = (entry, args[1:], kwargs, snapshot)
-    deviations = reduced(drawn, entry.call(x._mean, *rest, **named), alone._parts()[0], factor)
+    deviations = reduced(drawn, at, alone._parts()[0], factor)
     return exact(
         alone, gain * joint.tangents, deviations, independent=joint.independent, monotone=monotone, third=third
     )
@@ -130,7 +130,7 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return exact(alone, tangents, deviations, independent=first._joint.independent, third=third)
     if alone._made is not None and alone._of is not None:
         # One source: its rule is exact, as it is for a function written in one.
-        return exact(alone, call.along(call.tangents()), call.deviations(alone._parts()[0]))
+        return exact(alone, call.along(call.tangents()), call.deviations(*alone._parts()))
     return _general(entry, args, kwargs)
 
 
@@ -196,7 +196,11 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
     mean, whole = found._parts()
     alone = sum(value is first for value in (*args, *kwargs.values())) == len(call.laws) == 1
     if alone and entry.kind in _BY_POINTS and first._mean.numel() <= _FEW and not first._joint.independent:
-        return _by_points(call, place)
+        return _by_points(call, whole, place)
+    if entry.name in _SUMS:  # linear in all laws together: a small deviation beside a large value is kept
+        rows = torch.vmap(call)(*[stacked(law) for law in call.laws])
+        prior = by_rule(entry, args, kwargs, remainder)._parts()[1]
+        return mixed(mean, prior, *split(rows, first), channel_of(entry, mean))
     slope = None
     if len(call.laws) == 1 and args[0] is first:
         slope = slope_of(entry, args, kwargs, first._var, mean, whole)
@@ -208,7 +212,7 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
     tangents = call.along(call.tangents(), rule if slope is None else slope)
     if alone and first._joint.independent:
         h = squared_length(tangents)  # the rule of independent values is exact
-        return correlated(mean, torch.maximum(whole, h), tangents, call.deviations(mean, place), h)
+        return correlated(mean, torch.maximum(whole, h), tangents, call.deviations(mean, whole, place), h)
     if entry.name in _BILINEAR and len(call.laws) == 2:
         mean = mean + _shared(call)
     if entry.kind == "normalise":
@@ -217,7 +221,11 @@ def _one_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], results
         prior = torch.where(usable, whole * after / torch.where(usable, before, 1), whole)
     else:
         prior = taken(by_rule(entry, args, kwargs, remainder))._parts()[1]
-    return mixed(mean, prior, tangents, call.deviations(mean, place), channel_of(entry, mean))
+    return mixed(mean, prior, tangents, call.deviations(mean, whole, place), channel_of(entry, mean))
+
+
+#: functions of laws alone that are linear in all of them together
+_SUMS = frozenset(names("add sub rsub"))
 
 
 #: kinds of functions that bend so sharply that few samples do not tell the variance, and values up to which they are
@@ -226,10 +234,11 @@ _BY_POINTS = ("softmax", "statistic")
 _FEW = 128
 
 
-def _by_points(call: Call, place: int | None) -> Correlated:
+def _by_points(call: Call, var: Tensor, place: int | None) -> Correlated:
     """A function of few values, of normal ones of their covariance, averaged over quasi-random points.
 
     Tangents are averages of the function times the points' coordinates, which are its expected derivatives (Stein).
+    The result's variance if values were independent, ``var``, tells the size of its noise.
     """
     (law,) = call.laws
     joint, mean, count = law._joint, law._mean, len(law._joint.tangents)
@@ -241,14 +250,15 @@ def _by_points(call: Call, place: int | None) -> Correlated:
     factors = torch.cat([joint.tangents, rest])
     points = standard_points(len(factors)).to(mean)
     away = (points @ factors.flatten(1)).view(-1, *mean.shape)
-    factor = magnification((mean, away))
-    values, at = torch.vmap(call)(magnified(mean, away, factor)), call(mean)
-    if place is not None:
-        values, at = values[place], at[place]
+    at = call(mean)
+    at = at if place is None else at[place]
+    factor = magnification([overall(mean, law._var)], overall(at, var))
+    values = torch.vmap(call)(magnified(mean, away, factor))
+    values = values if place is None else values[place]
     centre = torch.where(factor > 1, at, values.mean(0))
     deviations = reduced(values, at, centre, factor)
     tangents = (points[:, :count].T @ deviations.flatten(1) / len(points)).view(count, *centre.shape)
-    return correlated(centre, deviations.square().mean(0), tangents, call.deviations(centre, place))
+    return correlated(centre, deviations.square().mean(0), tangents, call.deviations(centre, var, place))
 
 
 #: functions that are linear in each of two factors

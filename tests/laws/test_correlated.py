@@ -398,3 +398,24 @@ def test_noise_below_the_rounding_of_values_gives_the_sigma_of_larger_noise(name
         relative = found.var.sqrt() / sigma
         wanted = relative if wanted is None else wanted
         torch.testing.assert_close(relative, wanted, rtol=0.02, atol=0.0)
+
+
+#: where float32 decides another way: pools over means that differ by less than a rounding, and gates that are open or
+#: shut but for few samples
+_OTHERWISE = {1e-12: ("convolutional", "padded"), 1e6: ("gated", "softmax", "log softmax"), 1e12: ("gated",)}
+
+
+@pytest.mark.parametrize(
+    ("scale", "name"),
+    [(s, n) for s in (1e-12, 1e-6, 1e6, 1e12) for n in (*CASES, "padded") if n not in _OTHERWISE.get(s, ())],
+)
+def test_inputs_of_any_size_give_the_sigma_of_float64(scale: float, name: str) -> None:
+    """Small inputs beside large biases, in residual connections and norms; large ones whose squares overflow."""
+    net = built(padded if name == "padded" else CASES[name][0])
+    inputs = 64 if name == "padded" else CASES[name][1]
+    mean = scale * torch.randn(2, inputs, generator=torch.Generator().manual_seed(5))
+    x = Moments(mean, torch.full_like(mean, (0.2 * scale) ** 2))
+    with torch.no_grad():
+        found = momentgen.convert(net, "correlated")(x)
+        exact = momentgen.convert(net.double(), "correlated")(Moments(x.mean.double(), x.var.double()))
+    torch.testing.assert_close(found.var.double().sqrt(), exact.var.sqrt(), rtol=0.02, atol=1e-12 * scale)
