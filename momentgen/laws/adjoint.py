@@ -11,6 +11,7 @@ sources' variances.  It knows the correlations that a diagonal propagation loses
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,7 @@ class Sources:
     Attributes:
         variances: of each source, of the shape of the values that it shifts.
         left_out: how many values the sources have that were met but do not count.
+        softmaxes: the laws that a softmax or its logarithm has returned.
 
     Args:
         shifts: one vector, cut into pieces as sources are met; sources beyond its end are only counted.
@@ -51,6 +53,7 @@ class Sources:
         self._shifts, self.residuals = shifts, residuals
         self._level = torch._C._functorch.maybe_current_level()
         self.variances: list[Tensor] = []
+        self.softmaxes: list[weakref.ref[Law]] = []
         self._taken = self.left_out = 0
 
     def constant(self, value: Tensor) -> Tensor:
@@ -201,6 +204,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
             mean = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
+    if kind == "softmax":
+        sources.softmaxes.append(weakref.ref(law))
     return law
 
 

@@ -108,11 +108,13 @@ class Share:
         values: which of the K values are its own.
         shape: of the output.
         dtype: likewise.
+        softmax: whether a softmax, or its logarithm, has made it.
     """
 
     values: slice
     shape: torch.Size
     dtype: torch.dtype
+    softmax: bool = False
 
 
 class Derivatives(NamedTuple):
@@ -163,7 +165,7 @@ def derivatives(
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
                 found.append(forward(*own_args, **own_kwargs))
-            found[-1], means, certain = _outputs(found[-1])
+            found[-1], means, certain = _outputs(found[-1], met[-1])
             return torch.cat(means) if means else shifts.new_zeros(0), certain
 
         vjp: Any = torch.func.vjp  # with a varying number of results
@@ -192,7 +194,7 @@ def _has_dtype(value: object) -> bool:
     return isinstance(value, Moments) or is_real(value)
 
 
-def _outputs(found: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
+def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tensor]]:
     """What a network returned without its tensors, means of the random values, and the certain ones."""
     means: list[Tensor] = []
     certain: list[Tensor] = []
@@ -204,7 +206,8 @@ def _outputs(found: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
             mean = leaf._parts()[0]
             means.append(mean.flatten())
             taken += mean.numel()
-            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype)
+            softmax = any(law() is leaf for law in sources.softmaxes)
+            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype, softmax)
         if isinstance(leaf, Diagonal):
             raise foreign(None, leaf)
         if isinstance(leaf, Law | Tensor):

@@ -116,8 +116,11 @@ def propagate(
     spent = _effort.get(_DEFAULT)
     plan: dict[str, Any] = {}
 
+    def directions(mean: Tensor) -> Wanted:
+        return Wanted(_combined(mean, spent), residuals=False)
+
     def wanted(mean: Tensor) -> Wanted:
-        return every_output(where, mean) if len(mean) <= few else Wanted(_combined(mean, spent), residuals=False)
+        return every_output(where, mean) if len(mean) <= few else directions(mean)
 
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
         # Directions are constants; where `adjoint` is among the choices its gradients are wanted.
@@ -125,7 +128,10 @@ def propagate(
             found = derivatives(forward, own_args, own_kwargs, wanted)
         with entered():
             if len(found.mean) <= few:
-                return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
+                if few == math.inf or not _ends_in_softmax(found.outputs):
+                    return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
+                with torch.no_grad():
+                    found = derivatives(forward, own_args, own_kwargs, directions)
             outputs = _second_pass(forward, own_args, own_kwargs, found, spent)
         return _to_parts(where, outputs, plan, _correlated_parts)
 
@@ -141,6 +147,12 @@ def propagate(
     args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
     with torch.autocast(device, enabled=False):
         return found()
+
+
+def _ends_in_softmax(outputs: Any) -> bool:
+    """Whether an output is one of probabilities, or of their logarithms, of which slopes alone say too little."""
+    leaves = pytree.tree_leaves(outputs, is_leaf=lambda leaf: isinstance(leaf, Share))
+    return any(isinstance(leaf, Share) and leaf.softmax for leaf in leaves)
 
 
 # ----------------------------------------------------------------- first pass

@@ -494,3 +494,20 @@ def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alon
 class Sine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.sin(x)
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(-1), nn.LogSoftmax(-1)])
+def test_probabilities_of_two_classes_go_by_correlated_and_have_the_sigma_of_sampling(last: nn.Module) -> None:
+    """Nearly certain ones above all, of which the slope says nothing."""
+    torch.manual_seed(0)
+    logits = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    with torch.no_grad():
+        logits[2].weight.mul_(12)
+    net = nn.Sequential(logits, last).eval()
+    x = Moments(torch.randn(6, 8), torch.full((6, 8), 0.02))
+    with torch.no_grad():
+        found = momentgen.convert(net)(x)
+        wanted = momentgen.convert(net, "correlated")(x)
+        drawn = net(x.mean + x.std * torch.randn(20_000, 6, 8)).double()
+    torch.testing.assert_close(found.var, wanted.var)
+    torch.testing.assert_close(found.var.double().sqrt(), drawn.std(0), rtol=0.15, atol=1e-3)
