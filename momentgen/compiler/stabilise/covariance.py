@@ -1,0 +1,158 @@
+"""Rules whose output is the covariance of f(X1) and f(X2): which f have one, their truth and their measure of error.
+
+===============  ==================================================================
+[x >= 0]         ``covariance_graph.Step``
+Phi(x)           the same, of inputs to which a standard normal variable is added
+max(x, 0)        ``covariance_graph.Relu``
+x Phi(x)         ``covariance_gelu.Gelu``
+===============  ==================================================================
+
+The integrals over the correlation are taken by Gauss and Legendre in the coordinate of ``correlation``: the number of
+nodes is what keeps their own error below a third of what is allowed, however near to 1 the correlation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.derive import CovarianceDerivation
+from momentgen.compiler.real import Graph, outputs_float64
+from momentgen.compiler.stabilise.correlation import INPUTS, Nodes
+from momentgen.compiler.stabilise.covariance_gelu import Gelu
+from momentgen.compiler.stabilise.covariance_graph import OUTPUTS, PARTIALS, Family, Relu, Step, graph_of
+from momentgen.compiler.stabilise.covariance_truth import CovarianceTruth
+from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
+from momentgen.compiler.stabilise.stable import Stable
+from momentgen.compiler.ulp import LARGEST
+from momentgen.errors import BuildError
+from momentgen.symbols import Phi, x
+
+__all__ = ["COVARIANCE", "PARTIAL", "CovarianceMeasure", "stabilise_covariance"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+_FLOAT32 = Precision(fit=1e-8, reach=18.8125, scaled=True)
+COVARIANCE, PARTIAL = 1e-5, 1e-4
+_LEAST = {True: 2.0**-126, False: 2.0**-120}  # of the covariance, of partials
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A function with such a rule: its graphs, its truth, and the nodes for float32 and float64, either direction.
+
+    ``by_terms``: whether the covariance is measured by the sum of its terms, as partials are, since the variances may
+    be smaller than what rounding E f' leaves: f of GELU has a least value.
+    """
+
+    family: Family
+    kind: str
+    nodes: tuple[Nodes, Nodes, Nodes, Nodes]
+    by_terms: bool = False
+
+
+_STEP = (Nodes(28, 5, 18), Nodes(4, 5, 18), Nodes(64, 6, 40), Nodes(4, 6, 40))
+_KNOWN: Mapping[sp.Expr, _Known] = {
+    sp.Heaviside(x, 1): _Known(Family(Step), "step", _STEP),
+    Phi(x): _Known(Family(Step, added=True), "normal_cdf", _STEP),
+    sp.Max(x, 0): _Known(
+        Family(Relu), "relu", (Nodes(18, 2, 18), Nodes(24, 4, 18), Nodes(40, 2.5, 40), Nodes(64, 5, 40))
+    ),
+    x * Phi(x): _Known(
+        Family(Gelu, added=True),
+        "gelu",
+        (Nodes(22, 2, 20), Nodes(22, 3, 18), Nodes(48, 2.5, 40), Nodes(64, 4, 40)),
+        by_terms=True,
+    ),
+}
+
+
+class CovarianceMeasure:
+    """Errors over what is allowed; survives pickling.
+
+    Args:
+        forward: the covariance, from which the variances of f are taken; None where it is measured by its terms.
+        sizes: sums of the magnitudes of the terms of partials, or of all outputs.
+
+    The covariance within 1e-5 of sqrt(V1 V2), the bound of Cauchy and Schwarz, V_i the variances of f(X_i), or where
+    ``forward`` is None within 1e-5 of the sum of the magnitudes of its terms.  Partials within 1e-4 of such a sum.  At
+    least 2^-126 is allowed, 2^-120 to partials, and the largest number stands for what is beyond.
+    """
+
+    def __init__(self, forward: Graph | None, sizes: Graph) -> None:
+        self.forward, self.sizes = forward, sizes
+        self._last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
+    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """What an error is taken relative to, by output; kept for the points last seen."""
+        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
+            wide = [array.astype(np.float64) for array in points]
+            named = dict(zip(INPUTS, wide, strict=True))
+            found = {name: np.abs(value) for name, value in outputs_float64(self.sizes, named).items()}
+            if self.forward is not None:
+                spread = np.ones_like(wide[0])
+                for mean, var in (wide[:2], wide[2:4]):
+                    itself = dict(zip(INPUTS, (mean, var, mean, var, var), strict=True))
+                    spread = spread * np.sqrt(np.abs(outputs_float64(self.forward, itself)["covariance"]))
+                found["covariance"] = spread
+            self._last = points, found
+        return self._last[1]
+
+    def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
+        size, share = self.scales(points)[output], COVARIANCE if output in OUTPUTS else PARTIAL
+        if self.forward is None or output not in OUTPUTS:
+            size = np.maximum(size, np.abs(exact))
+        with np.errstate(all="ignore"):
+            error = np.abs(computed.astype(np.float64) - np.clip(exact, -LARGEST, LARGEST))
+            error = error / np.maximum(share * np.minimum(size, LARGEST), _LEAST[output in OUTPUTS])
+        return np.where(np.isfinite(computed), error, np.inf)
+
+
+def stabilise_covariance(derivation: CovarianceDerivation) -> tuple[Stable, ...]:
+    """The variant ``exact`` of a rule whose output is a covariance.
+
+    Raises:
+        BuildError: if f is none of those that have such a rule, or the rule asks for another accuracy than this gives.
+    """
+    rule = derivation.rule
+    known = _KNOWN.get(rule.f)
+    if known is None:
+        expected = ", ".join(map(str, _KNOWN))
+        raise BuildError(rule.name, "stabilise", f"expected f to be one of {expected} for a covariance", rule.f)
+    if not rule.accuracy.moments or rule.accuracy.ulp:
+        cause = "expected the accuracy Accuracy(moments=True) for a covariance"
+        raise BuildError(rule.name, "stabilise", cause, rule.accuracy)
+    family, nodes = known.family, known.nodes
+    (forward, fits), (partials, more) = (
+        graph_of(family, _FLOAT32, nodes[0], OUTPUTS), graph_of(family, _FLOAT32, nodes[1], PARTIALS)
+    )  # fmt: skip
+    forward64, partials64 = graph_of(family, FLOAT64, nodes[2], OUTPUTS), graph_of(family, FLOAT64, nodes[3], PARTIALS)
+    sized = (*OUTPUTS, *PARTIALS) if known.by_terms else PARTIALS
+    sizes, _ = graph_of(family, FLOAT64, nodes[3], sized, sizes=True)
+    return (
+        Stable(
+            variant="exact",
+            forward=forward,
+            partials=partials,
+            forward64=forward64[0],
+            partials64=partials64[0],
+            truth=CovarianceTruth(known.kind),
+            measure=CovarianceMeasure(None if known.by_terms else forward64[0], sizes),
+            goal=1.0,
+            aim=0.8,
+            unit="tolerance",
+            box={"log2_var": (-50.0, 50.0)},
+            fits=tuple(dict.fromkeys((*fits, *more))),
+            doc=f"the integral of the bivariate density over the correlation, by {nodes[0].count} nodes of Gauss and "
+            "Legendre",
+        ),
+    )
