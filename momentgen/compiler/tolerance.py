@@ -13,8 +13,8 @@ from typing import Any
 
 from momentgen.compiler.stabilise import Stable, mixture, owen
 from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure
-from momentgen.compiler.stabilise.covariance import COVARIANCE, CovarianceMeasure
-from momentgen.compiler.stabilise.covariance import PARTIAL as COVARIANCE_PARTIAL
+from momentgen.compiler.stabilise.covariance_measure import COVARIANCE, CovarianceMeasure
+from momentgen.compiler.stabilise.covariance_measure import PARTIAL as COVARIANCE_PARTIAL
 from momentgen.compiler.stabilise.entire_measure import RelativeMeasure, TermsMeasure, Within
 from momentgen.compiler.stabilise.kink_powers import UlpOfTerms
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure

@@ -377,8 +377,8 @@ class _Writer:
             self._give_name(item.args[0])
         if item.kind == "same":
             return self.argument(item.args[0])
-        atoms = map(self.atom, item.args)
+        atoms = [self.atom(a) for a in item.args]
         if item.kind in ("and", "or"):  # of another part, a condition is a double
             pairs = zip(item.args, atoms, strict=True)
-            atoms = iter([f"({atom} != 0.0)" if a in self.kernel.shared else atom for a, atom in pairs])
+            atoms = [f"({atom} != 0.0)" if a in self.kernel.shared else atom for a, atom in pairs]
         return _FORMAT[item.kind].format(*atoms)

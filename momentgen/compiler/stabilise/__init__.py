@@ -10,7 +10,7 @@
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
 ``covariance``  the covariance of f(X1) and f(X2): ``covariance_graph`` and ``covariance_gelu``, in the coordinate of
-               ``correlation``, with ``covariance_truth``
+               ``correlation``, with ``covariance_truth`` and ``covariance_measure``
 ``surrogate``  smooth f that follows a line on either side, from f alone: in float32 polynomials of two variables
                (``surface``, ``surface_graph``; at v = 0 f itself, ``point``), in float64 a sum of atoms
                (``surrogate_graph``)

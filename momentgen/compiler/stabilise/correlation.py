@@ -80,6 +80,7 @@ class Pair:
         added: whether a standard normal variable is added to either input, as for Phi(X).
 
     Attributes:
+        swap: whether what is called the first input here is the second one.
         ratio: a and mu2/s2.
         total, gap: a + b and a - b, b with the sign of the covariance.
         negative: whether the covariance is negative.
@@ -93,9 +94,12 @@ class Pair:
         self.g, self.precision, self.added = graph, precision, added
         self.f = FunctionWriter(graph, precision)
         g = graph
-        self.mean = g.input("mean1"), g.input("mean2")
-        self.var = g.input("var1"), g.input("var2")
+        (mean1, var1), (mean2, var2) = ((g.input(f"mean{i}"), g.input(f"var{i}")) for i in (1, 2))
         self.cov = g.input("cov")
+        # In an order of their own, results are the same to the last bit however the inputs are given.
+        self.swap = g.either(g.lt(mean2, mean1), g.both(g.eq(mean1, mean2), g.lt(var2, var1)))
+        self.mean = g.select(self.swap, mean2, mean1), g.select(self.swap, mean1, mean2)
+        self.var = g.select(self.swap, var2, var1), g.select(self.swap, var1, var2)
         self.zero, self.one = g.const(0), g.const(1)
         self.usable = self._usable()
         self._scale()

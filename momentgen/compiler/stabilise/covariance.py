@@ -15,32 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.derive import CovarianceDerivation
-from momentgen.compiler.real import Graph, outputs_float64
-from momentgen.compiler.stabilise.correlation import INPUTS, Nodes
+from momentgen.compiler.stabilise.correlation import Nodes
 from momentgen.compiler.stabilise.covariance_gelu import Gelu
 from momentgen.compiler.stabilise.covariance_graph import OUTPUTS, PARTIALS, Family, Relu, Step, graph_of
+from momentgen.compiler.stabilise.covariance_measure import CovarianceMeasure
 from momentgen.compiler.stabilise.covariance_truth import CovarianceTruth
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.stable import Stable
-from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, x
 
-__all__ = ["COVARIANCE", "PARTIAL", "CovarianceMeasure", "stabilise_covariance"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+__all__ = ["stabilise_covariance"]
 
 _FLOAT32 = Precision(fit=1e-8, reach=18.8125, scaled=True)
-COVARIANCE, PARTIAL = 1e-5, 1e-4
-_LEAST = {True: 2.0**-126, False: 2.0**-120}  # of the covariance, of partials
 
 
 @dataclass(frozen=True)
@@ -71,50 +62,6 @@ _KNOWN: Mapping[sp.Expr, _Known] = {
         by_terms=True,
     ),
 }
-
-
-class CovarianceMeasure:
-    """Errors over what is allowed; survives pickling.
-
-    Args:
-        forward: the covariance, from which the variances of f are taken; None where it is measured by its terms.
-        sizes: sums of the magnitudes of the terms of partials, or of all outputs.
-
-    The covariance within 1e-5 of sqrt(V1 V2), the bound of Cauchy and Schwarz, V_i the variances of f(X_i), or where
-    ``forward`` is None within 1e-5 of the sum of the magnitudes of its terms.  Partials within 1e-4 of such a sum.  At
-    least 2^-126 is allowed, 2^-120 to partials, and the largest number stands for what is beyond.
-    """
-
-    def __init__(self, forward: Graph | None, sizes: Graph) -> None:
-        self.forward, self.sizes = forward, sizes
-        self._last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
-
-    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
-        """What an error is taken relative to, by output; kept for the points last seen."""
-        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
-            wide = [array.astype(np.float64) for array in points]
-            named = dict(zip(INPUTS, wide, strict=True))
-            found = {name: np.abs(value) for name, value in outputs_float64(self.sizes, named).items()}
-            if self.forward is not None:
-                spread = np.ones_like(wide[0])
-                for mean, var in (wide[:2], wide[2:4]):
-                    itself = dict(zip(INPUTS, (mean, var, mean, var, var), strict=True))
-                    spread = spread * np.sqrt(np.abs(outputs_float64(self.forward, itself)["covariance"]))
-                found["covariance"] = spread
-            self._last = points, found
-        return self._last[1]
-
-    def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
-        size, share = self.scales(points)[output], COVARIANCE if output in OUTPUTS else PARTIAL
-        if self.forward is None or output not in OUTPUTS:
-            size = np.maximum(size, np.abs(exact))
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - np.clip(exact, -LARGEST, LARGEST))
-            error = error / np.maximum(share * np.minimum(size, LARGEST), _LEAST[output in OUTPUTS])
-        return np.where(np.isfinite(computed), error, np.inf)
 
 
 def stabilise_covariance(derivation: CovarianceDerivation) -> tuple[Stable, ...]:

@@ -70,6 +70,8 @@ class Gelu(Writer):
         if order == 2:
             poly = self.minus(self.plus(one, d), square)
         else:
+            # What is below the normal range has lost its digits, whatever multiplies it later.
+            a = self.plus(a, g.const(mpmath.mpf(2) ** -126)) if self.sizes else a
             poly = g.mul(a, self.minus(square, self.plus(one, g.mul(d, self.number(3)))))
         return Value(g.mul(g.mul(poly, scale), e.mantissa), e.factors)
 
@@ -102,7 +104,7 @@ class Gelu(Writer):
         g = self.g
         return g.mul(g.mul(g.add(at.square, self.p.one), g.add(at.inverse, self.p.one)), self.number(0.25))
 
-    def own(self, at: At, i: int, order: int) -> _Polynomial:
+    def polynomial(self, at: At, i: int, order: int) -> _Polynomial:
         """Of f's derivative of that order over phi, sqrt(t_i)^(order - 2 - k)-fold that of its k-th derivative.
 
         Of the fourth also q²-fold, as the square of h may be beyond the range of the dtype.
@@ -128,9 +130,9 @@ class Gelu(Writer):
         return _Polynomial(self.minus(value, spread), first, second)
 
     def together(self, at: At, i: int, order: int) -> int:
-        """E of the product of f's derivative of that order, of input i, and of f'', of the other; scaled as ``own``."""
+        """E of f's derivative of that order, of input i, times f'' of the other; by the factor of `polynomial`."""
         g, p = self.g, self.p
-        first, second = self.own(at, i, order), self.own(at, 1 - i, 2)
+        first, second = self.polynomial(at, i, order), self.polynomial(at, 1 - i, 2)
         s = g.mul(g.mul(g.sub(p.one, at.square), at.share), self.width(at))  # sqrt(t1 t2) S_12
         half = g.mul(g.mul(s, self.number(0.5)), g.mul(first.second, second.second))
         inner = self.plus(g.mul(first.first, second.first), half)

@@ -54,13 +54,17 @@ class Writer:
         self.boost = _BOOST if precision.scaled and not added else mpmath.mpf(1)
         self.outputs: dict[str, Callable[[], int]] = {"covariance": self.covariance}
         for i in (0, 1):
-            self.outputs[f"dcovariance_dmu{i + 1}"] = lambda i=i: self.by_mean(i)  # type: ignore[misc]
-            self.outputs[f"dcovariance_dvar{i + 1}"] = lambda i=i: self.by_variance(i)  # type: ignore[misc]
+            self.outputs[f"dcovariance_dmu{i + 1}"] = lambda i=i: self.of_input(i, self.by_mean)  # type: ignore[misc]
+            self.outputs[f"dcovariance_dvar{i + 1}"] = lambda i=i: self.of_input(i, self.by_variance)  # type: ignore[misc]
         self.outputs["dcovariance_dcov"] = self.by_covariance
 
     @property
     def fits(self) -> tuple[Polynomial, ...]:
         return tuple(self.p.f.fits)
+
+    def of_input(self, i: int, partial: Callable[[int], int]) -> int:
+        """The partial in input i as it was given."""
+        return self.g.select(self.p.swap, partial(1 - i), partial(i))
 
     def covariance(self) -> int:
         raise NotImplementedError
