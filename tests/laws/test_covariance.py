@@ -489,7 +489,7 @@ def test_outputs_without_the_example_in_front_are_refused() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(InputError, match="expected from 1 to 4 terms, got 5"):
+    with pytest.raises(InputError, match="expected from 1 to 4 terms, or None, got 5"):
         options(terms=5)
     with pytest.raises(InputError, match="positive number of bytes"):
         options(memory=0)
