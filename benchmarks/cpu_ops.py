@@ -91,8 +91,8 @@ def contestants_for(op: Op, variant: str, direction: str, n: int) -> dict[str, C
     of = {"mean": mean, "var": var, "cov": 0.1 * var}
     inputs = [of[name.rstrip("12")].clone() for name in op.input_names]
     if direction == "backward":
-        inputs += [torch.randn(n, generator=generator) for _ in range(2)]
-    outputs = [torch.empty(n) for _ in range(2 if direction == "forward" else len(op.input_names))]
+        inputs += [torch.randn(n, generator=generator) for _ in op.outputs]
+    outputs = [torch.empty(n) for _ in (op.outputs if direction == "forward" else op.input_names)]
 
     half = n * (len(inputs) + len(outputs)) // 2
     source, target = torch.rand(half, generator=generator), torch.empty(half)
@@ -111,7 +111,7 @@ def bare_kernel(
 ) -> Callable[[], object]:
     """The C function on raw addresses: no allocation, no checks."""
     names = tuple(parameter.name for parameter in op.parameters)
-    kernel = Kernel(op.name, op.package, variant, op.inputs, names, "cov" in op.input_names)
+    kernel = Kernel(op.name, op.package, variant, op.inputs, names, "cov" in op.input_names, op.outputs)
     function = getattr(kernel.native(), direction)
     block = parameter_block(kernel.scalars(tuple(float(p.default) for p in op.parameters)))
     n = inputs[0].numel()
@@ -123,9 +123,10 @@ def through_op(op: Op, variant: str, direction: str, inputs: list[Tensor]) -> Ca
     """What a user gets: forward without gradients, or the backward pass that autograd runs."""
     if direction == "forward":
         return lambda: op(*inputs, variant=variant)
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs[:-2]]
+    count = len(op.input_names)
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs[:count]]
     result = op(*leaves, variant=variant)
-    return lambda: torch.autograd.grad(result, leaves, inputs[-2:], retain_graph=True)
+    return lambda: torch.autograd.grad(result, leaves, inputs[count:], retain_graph=True)
 
 
 # ------------------------------------- the formulas in eager PyTorch, as a careful user writes them

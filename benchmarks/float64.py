@@ -43,6 +43,7 @@ def run(size):
     of = {"mean": lambda: torch.randn(size), "var": lambda: torch.rand(size) + 0.1, "cov": lambda: torch.zeros(size)}
     leaves = [of[name.rstrip("12")]().double().requires_grad_() for name in op.input_names]
     found, out = [], op(*leaves)
+    out = out if isinstance(out, tuple) else (out,)
     found.append(status("VmHWM:") - before)
     out = torch.autograd.grad(sum((o * o).sum() for o in out), leaves, create_graph=True)
     found.append(status("VmHWM:") - before)
@@ -107,7 +108,7 @@ def contestants(op: Op, direction: str, n: int) -> dict[str, Callable[[], object
     of = {"mean": 2 * torch.randn(n, generator=generator, dtype=torch.float64), "var": var, "cov": 0.1 * var}
     inputs = [of[name.rstrip("12")].clone() for name in op.input_names]
     if direction == "backward":
-        inputs += [torch.randn(n, generator=generator, dtype=torch.float64) for _ in range(2)]
+        inputs += [torch.randn(n, generator=generator, dtype=torch.float64) for _ in op.outputs]
     by_c, by_torch = (op.kernel(direction, variant="exact", backend=backend) for backend in ("c", "torch"))
     params = {p.name: p.default if p.default is not None else max(p.low, 0.5) for p in op.parameters}
 

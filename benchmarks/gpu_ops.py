@@ -93,7 +93,7 @@ def hard_inputs(op: Op, direction: str) -> list[Tensor]:
     if "cov" in op.input_names:
         inputs.append(torch.zeros_like(inputs[0]))
     if direction == "backward":
-        inputs += [random(1.0, positive=False) for _ in range(2)]
+        inputs += [random(1.0, positive=False) for _ in op.outputs]
     return inputs
 
 
@@ -102,8 +102,8 @@ def bandwidths(op: Op, variant: str, direction: str, n: int) -> tuple[float, flo
     generator = torch.Generator("cuda").manual_seed(0)
     inputs = [torch.rand(n, device="cuda", generator=generator) + 0.1 for _ in range(len(op.input_names))]
     if direction == "backward":
-        inputs += [torch.randn(n, device="cuda", generator=generator) for _ in range(2)]
-    outputs = 2 if direction == "forward" else len(op.input_names)
+        inputs += [torch.randn(n, device="cuda", generator=generator) for _ in op.outputs]
+    outputs = len(op.outputs if direction == "forward" else op.input_names)
     gigabytes = 4e-9 * n * (len(inputs) + outputs)
     source = torch.rand(n * (len(inputs) + outputs) // 2, device="cuda")
     target = torch.empty_like(source)

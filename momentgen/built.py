@@ -42,6 +42,7 @@ class Built:
         source: its C file.
         inputs: names of the kernel's input arrays, from the C; empty where the C exports no elementwise kernel of
             this name (a reduction, say).
+        outputs: names of what it returns, from the C as well.
         folder: where its files are.
     """
 
@@ -50,6 +51,7 @@ class Built:
     certificate: Mapping[str, Any] = field(repr=False)
     source: str = field(repr=False)
     inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     folder: Path = Path()
 
     @property
@@ -124,8 +126,8 @@ def read_built(package: Path, rule: str) -> tuple[Built, ...]:
         missing = [key for key in ("goal", "bounds", "method") if not certificate.get(key)]
         if missing:
             raise MomentgenError(f"certificate {stem}.json: missing {', '.join(missing)}; build the rule again")
-        inputs = _inputs(source, f"{rule}_{variant.name}_forward")
-        found.append(Built(rule, variant.name, certificate, source, inputs, package / rule))
+        inputs, outputs = _arrays(source, f"{rule}_{variant.name}_forward")
+        found.append(Built(rule, variant.name, certificate, source, inputs, outputs, package / rule))
     return tuple(found)
 
 
@@ -152,18 +154,21 @@ def is_deterministic(rule: Rule) -> bool:
     return bool(rule.f.free_symbols <= {x, *(p.symbol for p in rule.parameters)})
 
 
-def _inputs(source: str, symbol: str) -> tuple[str, ...]:
-    """Input arrays of an exported kernel: the read-only pointers before ``params``.
+def _arrays(source: str, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Input and output arrays of an exported kernel: the read-only pointers before ``params``, and those after it.
 
-    >>> _inputs("void f_forward(int64_t n, const float *restrict mean, const float *restrict var,"
+    >>> _arrays("void f_forward(int64_t n, const float *restrict mean, const float *restrict var,"
     ...         " const float *restrict params, float *restrict out_mean)", "f_forward")
-    ('mean', 'var')
+    (('mean', 'var'), ('mean',))
     """
     signature = re.search(rf"^void {re.escape(symbol)}\s*\(([^)]*)\)", source, re.MULTILINE)
     if signature is None:
-        return ()
+        return (), ()
     names = re.findall(r"const float \*restrict (\w+)", signature[1])
-    return tuple(names[: names.index("params")]) if "params" in names else ()
+    if "params" not in names:
+        return (), ()
+    outputs = re.findall(r"\bfloat \*restrict out_(\w+)", signature[1])
+    return tuple(names[: names.index("params")]), tuple(outputs)
 
 
 class CommittedKernel:
@@ -183,20 +188,21 @@ class CommittedKernel:
         self.params += built.scalars(setting)
         name, inputs = f"{built.rule}_{built.variant}", len(built.inputs)
         count = len(self.params)
-        self._forward = NativeKernel(built.source, f"{name}_forward", inputs, count, 2)
-        self._backward = NativeKernel(built.source, f"{name}_backward", inputs + 2, count, inputs)
-        self._of_mean, self._of_var = (
-            [key for key in built.certificate["bounds"] if key.startswith(prefix)] for prefix in ("dmean_", "dvar_")
-        )
+        self._names = built.outputs
+        self._forward = NativeKernel(built.source, f"{name}_forward", inputs, count, len(self._names))
+        self._backward = NativeKernel(built.source, f"{name}_backward", inputs + len(self._names), count, inputs)
+        self._partials = [
+            [key for key in built.certificate["bounds"] if key.startswith(f"d{output}_")] for output in self._names
+        ]
 
     def outputs(self, *inputs: F32) -> dict[str, F32]:
-        """``mean`` and ``var`` at contiguous float32 arrays of one shape."""
-        return dict(zip(("mean", "var"), self._forward(*inputs, params=self.params), strict=True))
+        """The outputs at contiguous float32 arrays of one shape."""
+        return dict(zip(self._names, self._forward(*inputs, params=self.params), strict=True))
 
     def __call__(self, *inputs: F32) -> dict[str, F32]:
-        """``mean``, ``var`` and all partials, named as in the certificate."""
-        one, zero = np.ones_like(inputs[0]), np.zeros_like(inputs[0])
+        """The outputs and all partials, named as in the certificate."""
         result = self.outputs(*inputs)
-        for names, seeds in ((self._of_mean, (one, zero)), (self._of_var, (zero, one))):
+        for place, names in enumerate(self._partials):
+            seeds = [np.full_like(inputs[0], place == other) for other in range(len(self._partials))]
             result |= dict(zip(names, self._backward(*inputs, *seeds, params=self.params), strict=True))
         return result

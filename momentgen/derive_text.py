@@ -23,6 +23,7 @@ from momentgen.errors import MomentgenError, RuleError
 from momentgen.expression_text import parse
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_files import known_rules
+from momentgen.rule_inputs import COVARIANCE
 from momentgen.symbols import Phi, mu, phi, v, x
 
 __all__ = ["Derived", "derived", "find_rule", "readable"]
@@ -146,6 +147,10 @@ def derived(rule: Rule) -> Derived:
     if others := rule.f.free_symbols - {x, *(p.symbol for p in rule.parameters)}:
         names = ", ".join(sorted(map(str, others)))
         raise MomentgenError(f"rule {rule.name}: expected a function of x alone, but f has {names}, in `{rule.f}`")
+    if rule.outputs == COVARIANCE:
+        raise MomentgenError(
+            f"rule {rule.name}: expected a rule of mean and variance, got one of a covariance, an integral"
+        )
     derivation = derive(rule)
     mean_of_f = derivation.mean if derivation.mean is not None else derive_mean(derivation)
     if mean_of_f is None:

@@ -213,7 +213,9 @@ class ReportDisplay(_Display):
 
 def build_table(result: BuildResult) -> Table:
     """What each variant of each rule is bounded by and costs, as the closing table of a build."""
-    table = Table("rule", "variant", "mean", "var", "partials", "operations", "time", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        "rule", "variant", "mean", "var or cov", "partials", "operations", "time", box=SIMPLE_HEAD, pad_edge=False
+    )
     table.columns[5].justify = table.columns[6].justify = "right"
     for rule in result.rules:
         seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else "fresh"
@@ -222,7 +224,7 @@ def build_table(result: BuildResult) -> Table:
         for index, variant in enumerate(rule.variants):
             name, spent = (rule.rule, seconds) if index == 0 else ("", "")
             bounds = dict(variant.bounds)
-            mean, var = bounds.pop("mean", ""), bounds.pop("var", "")
+            mean, var = bounds.pop("mean", ""), bounds.pop("var", bounds.pop("covariance", ""))
             partials = max(bounds.values(), key=_leading_number, default="")
             operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
             table.add_row(name, variant.name, *map(escape, (mean, var, partials)), operations, spent)

@@ -23,6 +23,8 @@ from momentgen.errors import RuleError
 from momentgen.rule_expressions import HIGHEST_POWER, check_expression, check_number, is_number
 from momentgen.rule_files import RuleSource, load_rule_sources, run_rule_file
 from momentgen.rule_inputs import (
+    COVARIANCE,
+    MEAN_AND_VARIANCE,
     InputBox,
     LogisticInput,
     Noise,
@@ -180,6 +182,8 @@ class Rule:
         parameters: in the order of the op's signature.
         inputs: names of the random inputs: ``x``, or ``x1`` and ``x2``.
         covariance: whether two inputs may be dependent, their covariance being given too.
+        outputs: what the op returns: ``("mean", "var")`` of f; or ``("covariance",)``, that of f(x1) and f(x2), where f
+            is written in ``x`` and stands for both.
         noise: a random factor of f that the caller does not give.
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
         conditional_var: of an output that is random beyond its input, with mean f(x) given x, the variance given x: a
@@ -205,6 +209,7 @@ class Rule:
     parameters: tuple[Parameter, ...] = ()
     inputs: tuple[str, ...] = ("x",)
     covariance: bool = False
+    outputs: tuple[str, ...] = MEAN_AND_VARIANCE
     noise: Noise | None = None
     bernoulli: bool = False
     conditional_var: Expr | None = None
@@ -234,6 +239,11 @@ class Rule:
         """What the op takes for its inputs, each with its symbol in formulas."""
         return moment_symbols(len(self.inputs), self.covariance)
 
+    @property
+    def arguments(self) -> tuple[Symbol, ...]:
+        """The symbols of the random inputs in f: one, where f is taken of each input by itself."""
+        return input_symbols(("x",) if self.outputs == COVARIANCE else self.inputs)
+
 
 class _Checker:
     """All that can be wrong with a rule by itself."""
@@ -256,15 +266,19 @@ class _Checker:
         if not isinstance(rule.inputs, tuple) or rule.inputs not in (("x",), ("x1", "x2")):
             raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
         self.check_parameters()
+        if not isinstance(rule.outputs, tuple) or rule.outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
+            raise self.error(f"outputs must be ('mean', 'var') or ('covariance',), got {rule.outputs!r}")
         symbols = [p.symbol for p in rule.parameters]
         noise = self.check_inputs(symbols)
-        inputs = input_symbols(rule.inputs)
+        inputs = rule.arguments
         self.check_activation("f", rule.f, [*inputs, *noise, *symbols])
         for symbol in (*inputs, *noise):
             if symbol not in rule.f.free_symbols:
                 cause = "is constant in the input, which leaves nothing to compile" if len(inputs) == 1 else "lacks it"
                 raise self.error(f"f must depend on {symbol}, but {cause}", rule.f)
         moments = [*rule.moments.values(), *symbols]
+        if rule.outputs == COVARIANCE:
+            self.check_covariance()
         for what, expression in (("mean", rule.mean), ("var", rule.var)):
             if expression is not None:
                 self.check_expression(what, expression, moments)
@@ -311,6 +325,18 @@ class _Checker:
         self.check_expression("noise, mean", rule.noise.mean, parameters)
         self.check_expression("noise, var", rule.noise.var, parameters)
         return [rule.noise.symbol]
+
+    def check_covariance(self) -> None:
+        """What else a rule may say whose output is the covariance of f(x1) and f(x2)."""
+        rule = self.rule
+        if not rule.covariance:
+            raise self.error("the output 'covariance' needs two inputs and covariance=True")
+        other = {"mean": rule.mean, "var": rule.var, "partials": rule.partials, "variants": rule.variants}
+        other |= {"parameters": rule.parameters, "surrogate": rule.surrogate, "rescaled": rule.rescaled}
+        other |= {"noise": rule.noise, "bernoulli": rule.bernoulli, "conditional_var": rule.conditional_var}
+        for what, value in other.items():
+            if value:
+                raise self.error(f"beside the output 'covariance' no {what} can be given, got {value!r}")
 
     def check_parameters(self) -> None:
         given = self.rule.parameters

@@ -8,7 +8,7 @@ A :class:`Noise` is a random factor that the caller does not give: its moments a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -17,6 +17,8 @@ from sympy import Expr, Symbol
 from momentgen.symbols import cov, mu, v
 
 __all__ = [
+    "COVARIANCE",
+    "MEAN_AND_VARIANCE",
     "InputBox",
     "LogisticInput",
     "Noise",
@@ -24,8 +26,12 @@ __all__ = [
     "input_symbols",
     "moment_names",
     "moment_symbols",
+    "outputs_of",
     "partial_names",
 ]
+
+#: what an op returns of f: of one output, and of two, f of either of two dependent inputs
+MEAN_AND_VARIANCE, COVARIANCE = ("mean", "var"), ("covariance",)
 
 
 @dataclass(frozen=True)
@@ -139,11 +145,20 @@ def moment_symbols(inputs: int, covariance: bool = False) -> dict[str, Symbol]:
     return symbols
 
 
-def partial_names(moments: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """For each name of :func:`moment_names`, the partials of mean and variance in it.
+def partial_names(moments: Sequence[str], outputs: Sequence[str] = MEAN_AND_VARIANCE) -> dict[str, tuple[str, ...]]:
+    """For each name of :func:`moment_names`, the partials in it of each output.
 
     >>> partial_names(("mean", "var"))
     {'mean': ('dmean_dmu', 'dvar_dmu'), 'var': ('dmean_dvar', 'dvar_dvar')}
     """
     short = {name: f"mu{name.removeprefix('mean')}" if name.startswith("mean") else name for name in moments}
-    return {name: (f"dmean_d{short[name]}", f"dvar_d{short[name]}") for name in moments}
+    return {name: tuple(f"d{output}_d{short[name]}" for output in outputs) for name in moments}
+
+
+def outputs_of(partials: Iterable[str]) -> tuple[str, ...]:
+    """The outputs that partials of these names are of, in their order.
+
+    >>> outputs_of(["dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"])
+    ('mean', 'var')
+    """
+    return tuple(dict.fromkeys(name[1 : name.index("_d")] for name in partials))

@@ -24,12 +24,13 @@ import numpy.typing as npt
 from momentgen.build import default_output
 from momentgen.built import Built, CommittedKernel, check_source, read_built
 from momentgen.compiler.certify import kept
-from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.points import Points, near_points, points_at, seed_of
 from momentgen.compiler.sampling import joined, sampler_of
-from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
+from momentgen.compiler.stabilise import Stable, stabilise, stabilise_covariance, stabilise_joint
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
+from momentgen.rule_inputs import COVARIANCE
 
 __all__ = ["GOAL_MARGIN", "MARGIN", "OutputCheck", "Reporter", "VariantCheck", "verify", "verify_variant"]
 
@@ -185,6 +186,8 @@ def verify(
 
 
 def _stables(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
+    if rule.outputs == COVARIANCE:
+        return {stable.variant: stable for stable in stabilise_covariance(derive_covariance(rule))}
     if len(rule.inputs) > 1 or rule.noise is not None:
         return {stable.variant: stable for stable in stabilise_joint(derive_joint(rule))}
     stables = stabilise(derive(rule), way=next((built.way for built in variants if built.way), ""))

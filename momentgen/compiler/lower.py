@@ -23,7 +23,7 @@ import mpmath
 from momentgen.compiler.approximate import remez
 from momentgen.compiler.program import Builder, Program
 from momentgen.compiler.real import CONDITIONS, Graph, Node
-from momentgen.rule_inputs import partial_names
+from momentgen.rule_inputs import outputs_of, partial_names
 
 __all__ = ["Lowering", "lower", "round_float32", "split_float32", "words"]
 
@@ -417,14 +417,21 @@ def lower(
     if not backward:
         return Lowering(graph, Builder(name, graph.inputs, words(graph)), double, orders).run()
 
-    def combine(first: str, second: str) -> Callable[[Lowering], int]:
+    def combine(*partials: str) -> Callable[[Lowering], int]:
         def write(low: Lowering) -> int:
             b = low.b
-            d_mean, d_var = (low.single(low.graph.outputs[o]) for o in (first, second))
-            return b.fma(b.input("grad_var"), d_var, b.mul(b.input("grad_mean"), d_mean))
+            slopes = [low.single(low.graph.outputs[partial]) for partial in partials]
+
+            def total(count: int) -> int:
+                seed = b.input(seeds[count - 1])
+                return b.mul(seed, slopes[0]) if count == 1 else b.fma(seed, slopes[count - 1], total(count - 1))
+
+            return total(len(seeds))
 
         return write
 
-    builder = Builder(name, (*graph.inputs, "grad_mean", "grad_var"), words(graph))
-    gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs).items()}
+    of_outputs = outputs_of(graph.outputs)
+    seeds = tuple(f"grad_{output}" for output in of_outputs)
+    builder = Builder(name, (*graph.inputs, *seeds), words(graph))
+    gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs, of_outputs).items()}
     return Lowering(graph, builder, double, orders).run(gradients)

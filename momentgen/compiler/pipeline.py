@@ -13,20 +13,32 @@ from typing import Any, Protocol
 import mpmath
 import numpy as np
 
-from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.evidence import Evidence
 from momentgen.compiler.program import Program
 from momentgen.compiler.sampling import sampler_of
-from momentgen.compiler.stabilise import Stable, Way, approximate_ways, joint_way, limits_of, plans
+from momentgen.compiler.stabilise import (
+    Stable,
+    Way,
+    approximate_ways,
+    covariance_way,
+    joint_way,
+    limits_of,
+    plans,
+)
 from momentgen.compiler.variant import Certified, Progress, certified, is_activation
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
+from momentgen.rule_inputs import COVARIANCE, MEAN_AND_VARIANCE
 from momentgen.versions import library_versions
 
 __all__ = ["CompiledRule", "Memory", "Outcome", "VariantSummary", "compile_rule"]
+
+#: the output that is 0 where the input's variance is
+_LAST = {MEAN_AND_VARIANCE: "variance", COVARIANCE: "covariance"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,11 @@ def compile_rule(
         return outcome.variants
 
     progress("derive")
-    if len(rule.inputs) > 1 or rule.noise is not None:
+    if rule.outputs == COVARIANCE:
+        covariance = derive_covariance(rule)
+        progress("stabilise")
+        compiled = [*compiled_by(covariance_way(covariance))]
+    elif len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
         progress("stabilise")
         compiled = [*compiled_by(joint_way(joint))]
@@ -263,10 +279,10 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
             "promises": {
                 "points": compiled.promises,
                 "checked": [
-                    "variance never negative",
+                    *(["variance never negative"] if "var" in stable.outputs else []),
                     f"finite input gives no NaN, and finite gradients{_edge(stable)}",
                     *([_at_zero(stable)] if is_activation(rule, stable) else []),
-                    *(["v = 0 gives variance 0"] if stable.vanishes else []),
+                    *([f"v = 0 gives {_LAST[tuple(stable.forward.outputs)]} 0"] if stable.vanishes else []),
                     *(["v = 0 gives the variance given x = mu"] if stable.conditional_slack else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
                 ],

@@ -13,6 +13,8 @@ from typing import Any
 
 from momentgen.compiler.stabilise import Stable, mixture, owen
 from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure
+from momentgen.compiler.stabilise.covariance_measure import COVARIANCE, CovarianceMeasure
+from momentgen.compiler.stabilise.covariance_measure import PARTIAL as COVARIANCE_PARTIAL
 from momentgen.compiler.stabilise.entire_measure import RelativeMeasure, TermsMeasure, Within
 from momentgen.compiler.stabilise.kink_powers import UlpOfTerms
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure
@@ -31,9 +33,9 @@ def tolerance_of(rule: Rule, stable: Stable) -> dict[str, Any]:
     """The certificate's ``tolerance``.
 
     Returns:
-        ``against``: what errors are taken from.  Where the unit is ``tolerance``, also ``mean``, ``var`` and
-        ``partials``, the errors allowed; ``least``, what is allowed in any case; ``where``, what the symbols are;
-        ``values``, those at the default parameters, a number each, and for jumps (point, height) each.
+        ``against``: what errors are taken from.  Where the unit is ``tolerance``, also ``mean`` and ``var``, or
+        ``covariance``, and ``partials``, the errors allowed; ``least``, what is allowed in any case; ``where``, what
+        the symbols are; ``values``, those at the default parameters, a number each, and for jumps (point, height) each.
 
     Raises:
         BuildError: if the variant is measured by something that has no words here.
@@ -59,7 +61,7 @@ def _against(rule: Rule, variant: str) -> str:
     if isinstance(form, LogisticInput):
         return "the exact moments under a logistic input of this mean and variance"
     if form is None:
-        return "the exact moments"
+        return "the exact moments" if "mean" in rule.outputs else "the exact covariance"
     if isinstance(form, Formula):
         return "the variant's published formula, not the moments that it approximates"
     return "the variant's fitted formula, not the moments that it approximates"
@@ -191,6 +193,19 @@ def _mixture(measure: mixture.Tolerance) -> dict[str, Any]:
         where = {"V": "the exact variance"}
     partials = f"at most {_LARGEST.format(mixture.PARTIALS_SHARE)}"
     return {"mean": f"{measure.mean_abs:g}", "var": var, "partials": partials, "where": where, "values": {}}
+
+
+@_allowed.register
+def _covariance(measure: CovarianceMeasure) -> dict[str, Any]:
+    by_terms = measure.forward is None
+    return {
+        "covariance": f"{COVARIANCE:g}"
+        + (" of the sum of the magnitudes of its terms" if by_terms else "*sqrt(V1*V2)"),
+        "partials": f"{COVARIANCE_PARTIAL:g} of the sum of the magnitudes of its terms",
+        "where": {} if by_terms else {"V1, V2": "the exact variances of f of either input"},
+        "values": {},
+        "least": "2^-126, and 2^-120 of partials",
+    }
 
 
 @_allowed.register

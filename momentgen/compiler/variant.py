@@ -259,7 +259,7 @@ def _calibration(
 
 def is_activation(rule: Rule, stable: Stable) -> bool:
     """Whether a variant's mean at v = 0 is f: not of other inputs or approximations, nor where f is random itself."""
-    return stable.variant in ("exact", "tight") and rule.noise is None
+    return stable.variant in ("exact", "tight") and rule.noise is None and "mean" in stable.outputs
 
 
 def _activation(

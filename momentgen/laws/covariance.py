@@ -25,6 +25,7 @@ from momentgen.laws.examples import is_moments, per_example, with_moments
 from momentgen.laws.law import Law, new_law
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
+from momentgen.laws.numerics.pairs import PairOp, pairwise_covariance
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.parameters import LIFT, Plan
 from momentgen.laws.point import Point, point
@@ -59,17 +60,23 @@ class Covariance(Law):
         """Mean and variance."""
         return Moments(*self._parts())
 
-    def by_moments(self, function: Function, terms: int | None = None) -> Covariance:
+    def by_moments(self, function: Function, terms: int | None = None, pairs: PairOp | None = None) -> Covariance:
         """A function of one value at a time, given by its mean and variance.
 
         Args:
             function: mean and variance, from those of the value.
             terms: of the Hermite sum; None for as many as the run is set to.
+            pairs: the covariance of the function of two values, in place of that sum where the run says so.
         """
-        found = expansion(function, self._mean, self._var, current().terms if terms is None else terms)
+        run = current()
+        exact = pairs if run.exact and terms is None else None
+        found = expansion(function, self._mean, self._var, 1 if exact else run.terms if terms is None else terms)
         mean, var, slope = (part.reshape(-1) for part in found[:3])
-        flat = Expansion(mean, var, slope, tuple(part.reshape(-1) for part in found.higher))
-        cov = hermite_covariance(flat, self._var.reshape(-1), self.cov)
+        if exact is not None:
+            cov = pairwise_covariance(exact, self._mean.reshape(-1), self._var.reshape(-1), self.cov, var)
+        else:
+            flat = Expansion(mean, var, slope, tuple(part.reshape(-1) for part in found.higher))
+            cov = hermite_covariance(flat, self._var.reshape(-1), self.cov)
         return covariance(found.mean, Node(cov, [(self.node, lambda rows: rows * slope)]), found.var)
 
     def _like(self, *parts: Tensor) -> Law:

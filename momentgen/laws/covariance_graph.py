@@ -52,7 +52,8 @@ class options:  # noqa: N801 - a context manager, named as it is used
     """How the method ``covariance`` propagates, within the context.
 
     Args:
-        terms: of the Hermite sum for covariances of activations, from 1 (linearised by the expected slope) to 4.
+        terms: of the Hermite sum for covariances of activations, from 1 (linearised by the expected slope) to 4.  None
+            for exact covariances where a rule has them (ReLU, Heaviside, Phi and GELU), and 4 terms elsewhere.
         memory: bytes that the covariances of one layer may take.  Examples are computed as many at a time as fit; a
             layer of which not even one example fits is an error.
 
@@ -67,9 +68,9 @@ class options:  # noqa: N801 - a context manager, named as it is used
     torch.Size([1, 2, 2])
     """
 
-    def __init__(self, terms: int = MOST_TERMS, memory: int = 2**30) -> None:
-        if not isinstance(terms, int) or not 1 <= terms <= MOST_TERMS:
-            raise InputError(f"options: expected from 1 to {MOST_TERMS} terms, got {terms!r}")
+    def __init__(self, terms: int | None = None, memory: int = 2**30) -> None:
+        if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= MOST_TERMS):
+            raise InputError(f"options: expected from 1 to {MOST_TERMS} terms, or None, got {terms!r}")
         if not memory > 0:
             raise InputError(f"options: expected a positive number of bytes, got {memory!r}")
         self.terms, self.memory = terms, memory
@@ -113,7 +114,9 @@ class Run:
 
     def __init__(self, batch: int) -> None:
         chosen = _options.get(_DEFAULT)
-        self.terms, self.memory, self.batch = chosen.terms, chosen.memory, batch
+        #: whether covariances are exact where a rule has them, and how many Hermite terms there are elsewhere
+        self.exact, self.terms = chosen.terms is None, chosen.terms or MOST_TERMS
+        self.memory, self.batch = chosen.memory, batch
         self._laws: list[weakref.ref[Any]] = []
         self._nodes: list[weakref.ref[Node]] = []
         self._made = 0

@@ -1,7 +1,8 @@
 """Rules of ``Covariance`` for functions that move, add or scale values, take them one at a time, or overwrite them.
 
 Affine functions and movement are exact.  Functions of one value at a time have the moments that ``Diagonal`` has for
-them, and covariances by Hermite terms (:mod:`momentgen.laws.numerics.hermite`).
+them, and covariances by an op of two values (:mod:`momentgen.laws.numerics.pairs`), or, where there is none, by Hermite
+terms (:mod:`momentgen.laws.numerics.hermite`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from momentgen.laws.diagonal import _LIKE_ANOTHER, _VALUE_NAMES, _VALUES, Diagon
 from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, tensor_of, tensors_of
 from momentgen.laws.movement import shares_memory
 from momentgen.laws.point import Point, point
+from momentgen.laws.pointwise import covariance_op, is_registered
 from momentgen.laws.recognise import CASTS, RESHAPES
 from momentgen.laws.table import TABLE, Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -252,7 +254,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], term
         found = rule(entry, (diagonal(mean, var), *args[1:]), kwargs)
         return cast(tuple[Tensor, Tensor], found._parts())
 
-    return x.by_moments(function, terms)
+    return x.by_moments(function, terms, None if is_registered(entry.name) else covariance_op(entry, args[1:], kwargs))
 
 
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
@@ -22,7 +23,10 @@ from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Op
 
-__all__ = ["RULES", "is_registered", "op_and_parameters", "random_slope", "register_activation", "with_variant"]
+__all__ = [
+    "RULES", "covariance_op", "is_registered", "op_and_parameters", "random_slope", "register_activation",
+    "with_variant",
+]  # fmt: skip
 
 #: name of a function -> its row, op and the parameters' defaults, once it has been called with these
 _DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
@@ -47,6 +51,15 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
     name = row.alternatives.get(given.get("approximate"), row.op)
     params = {word: _number(row, word, given.get(word, default)) for word, default in row.parameters.items()}
     return generated_op(name, row.layer), params
+
+
+def covariance_op(entry: Entry, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Op | None:
+    """The op of two inputs that has the covariance of a function of one value; None where no rule has it."""
+    row = BY_FUNCTION.get(entry.name)
+    if row is None:
+        return None
+    op, params = op_and_parameters(row, rest, kwargs)
+    return None if params else getattr(momentgen.generated, f"{op.name}_covariance", None)
 
 
 def is_registered(name: str) -> bool:

@@ -120,7 +120,7 @@ class _Bernoulli(_Unit):
     def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         op = generated_op(self.op, type(self).__name__)
         spread = torch.zeros_like(mean) if var is None else var
-        return tuple(op(mean, spread) if self.variant is None else op(mean, spread, variant=self.variant))  # type: ignore[return-value]
+        return tuple(op(mean, spread) if self.variant is None else op(mean, spread, variant=self.variant))
 
     def extra_repr(self) -> str:
         return "" if self.variant is None else f"variant={self.variant!r}"
@@ -198,7 +198,7 @@ class BowTie(_Unit):
     def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         op = generated_op(self.op, type(self).__name__)
         spread = torch.zeros_like(mean) if var is None else var
-        return tuple(op(mean, spread, tau=self.tau, eta=self.eta))  # type: ignore[return-value]
+        return tuple(op(mean, spread, tau=self.tau, eta=self.eta))
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, eta={self.eta}"

@@ -46,12 +46,12 @@ if all(hasattr(_functorch, name) for name in _USED):
 
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """Mean and variance, with a derivative if one can be asked for."""
+    """The kernel's outputs, mean and variance of most, with a derivative if one can be asked for."""
     return _differentiable("forward", _Forward, _TransformableForward, kernel, params, tensors)
 
 
 def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of mean and variance."""
+    """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of the outputs."""
     return _differentiable("backward", _Backward, _TransformableBackward, kernel, params, tensors)
 
 
@@ -75,7 +75,12 @@ def _differentiable(
         for tensor in tensors:
             if tensor.requires_grad:
                 return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
-    return operator(*tensors, params)
+    return _all(operator(*tensors, params))
+
+
+def _all(found: Outputs | Tensor) -> Outputs:
+    """The outputs of an operator; torch gives one alone without a tuple."""
+    return (found,) if isinstance(found, Tensor) else found
 
 
 def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor]) -> Outputs | None:
@@ -104,7 +109,7 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
     if torch.is_grad_enabled() and any(value.requires_grad for value in values):
         return None
     with _cleared():
-        outputs: Outputs = operator(*(batch_first(size, dims, values) if mapped else values), params)
+        outputs = _all(operator(*(batch_first(size, dims, values) if mapped else values), params))
     if mapped:
         outputs = tuple([_functorch._add_batch_dim(output, 0, mapped) for output in outputs])
     return outputs
@@ -117,7 +122,7 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
-        return kernel.forward(*tensors, params)
+        return _all(kernel.forward(*tensors, params))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -131,7 +136,7 @@ class _Backward(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
         ctx.kernel, ctx.params = kernel, params
         ctx.save_for_backward(*tensors)
-        return kernel.backward(*tensors, params)
+        return _all(kernel.backward(*tensors, params))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -156,7 +161,7 @@ class _TransformableForward(_Transformable):
 
     @staticmethod
     def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        return kernel.forward(*tensors, params)
+        return _all(kernel.forward(*tensors, params))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -173,9 +178,10 @@ class _TransformableForward(_Transformable):
         with _forward_mode():
             tensors = _primals(ctx.saved_tensors)
             one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+            count = len(ctx.kernel.results)
             return tuple(
                 _dot(backward(ctx.kernel, ctx.params, (*tensors, *seeds)), tangents)
-                for seeds in ((one, zero), (zero, one))
+                for seeds in ([one if place == other else zero for other in range(count)] for place in range(count))
             )
 
 
@@ -184,7 +190,7 @@ class _TransformableBackward(_Transformable):
 
     @staticmethod
     def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        return kernel.backward(*tensors, params)
+        return _all(kernel.backward(*tensors, params))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -200,7 +206,7 @@ class _TransformableBackward(_Transformable):
     def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
         with _forward_mode():
             tensors = _primals(ctx.saved_tensors)
-            push = _Pushforward(ctx.kernel.formula("backward", ctx.params), len(tensors), len(tensors) - 2)
+            push = _Pushforward(ctx.kernel.formula("backward", ctx.params), len(tensors), len(ctx.kernel.inputs))
             return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
 
 

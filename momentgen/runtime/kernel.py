@@ -31,7 +31,7 @@ from torch import Tensor
 from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
-from momentgen.runtime.parameters import input_names, split
+from momentgen.runtime.parameters import MEAN_AND_VARIANCE, input_names, split
 from momentgen.runtime.slices import VALUES, in_slices
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
@@ -69,16 +69,18 @@ class Kernel:
         inputs: number of random inputs.
         parameters: names of the scalar parameters, in order.
         covariance: whether the covariance of two inputs comes after their means and variances.
+        outputs: names of what it returns.
 
     Attributes:
-        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``.
+        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``, or what ``outputs`` names; of one
+            output a tensor.
         backward: torch operator ``(mean, var, ..., grad_mean, grad_var, float[] params) -> gradients``.
 
     Both are opaque to torch: no derivative of their own (see :mod:`momentgen.runtime.autograd`), nothing traced inside.
     """
 
-    forward: Callable[..., tuple[Tensor, ...]]
-    backward: Callable[..., tuple[Tensor, ...]]
+    forward: Callable[..., tuple[Tensor, ...] | Tensor]
+    backward: Callable[..., tuple[Tensor, ...] | Tensor]
 
     def __init__(
         self,
@@ -88,8 +90,9 @@ class Kernel:
         inputs: int,
         parameters: tuple[str, ...],
         covariance: bool = False,
+        outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
     ) -> None:
-        self.name, self.package, self.variant = name, package, variant
+        self.name, self.package, self.variant, self.results = name, package, variant, outputs
         self.inputs, self.parameters = input_names(inputs, covariance), parameters
         self.label = f"{name}, variant {variant}"
         self._reference_path = f"{package}.{variant}_torch"
@@ -117,7 +120,12 @@ class Kernel:
                 if double not in self._native:
                     try:
                         self._native[double] = NativeKernels(
-                            self.package, self.name, self.variant, len(self.inputs), double=double
+                            self.package,
+                            self.name,
+                            self.variant,
+                            len(self.inputs),
+                            len(self.results),
+                            double=double,
                         )
                     except Unavailable as error:
                         self._native[double] = error
@@ -242,7 +250,7 @@ class Kernel:
 
     def outputs(self, which: str) -> int:
         """How many tensors ``which`` returns."""
-        return 2 if which == "forward" else len(self.inputs)
+        return len(self.results) if which == "forward" else len(self.inputs)
 
 
 def _load_reference(label: str, path: str) -> bool:
@@ -319,27 +327,31 @@ def _operator(kernel: Kernel, which: str) -> Any:
 
 def _define(name: str, which: str, kernel: Kernel) -> Any:
     arguments = [f"Tensor {name}" for name in kernel.inputs]
-    arguments += ["Tensor grad_mean", "Tensor grad_var"] if which == "backward" else []
+    arguments += [f"Tensor grad_{name}" for name in kernel.results] if which == "backward" else []
     results = ", ".join(["Tensor"] * kernel.outputs(which))
     qualified = name.removeprefix("momentgen::")
     _library.define(
         f"{qualified}({', '.join(arguments)}, float[] params) -> ({results})", tags=torch.Tag.pt2_compliant_tag
     )
 
-    def compute(*args: Any) -> tuple[Tensor, ...]:
-        return _kernels[name].run(which, args[:-1], tuple(args[-1]))
+    single = kernel.outputs(which) == 1  # which torch returns as it is, not in a tuple
 
-    def fake(*args: Any) -> tuple[Tensor, ...]:
-        return _kernels[name].run_fake(which, args[:-1], ())
+    def compute(*args: Any) -> tuple[Tensor, ...] | Tensor:
+        found = _kernels[name].run(which, args[:-1], tuple(args[-1]))
+        return found[0] if single else found
+
+    def fake(*args: Any) -> tuple[Tensor, ...] | Tensor:
+        found = _kernels[name].run_fake(which, args[:-1], ())
+        return found[0] if single else found
 
     _library.impl(qualified, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(name, fake, lib=_library)
     packet, overload = qualified.split(".")
     operator = getattr(getattr(torch.ops.momentgen, packet), overload)
 
-    def batched(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def batched(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         results = operator(*batch_first(info.batch_size, in_dims, args[:-1]), args[-1])
-        return results, (0,) * len(results)
+        return results, 0 if single else (0,) * len(results)
 
     torch.library.register_vmap(name, batched, lib=_library)
     return operator

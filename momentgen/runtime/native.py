@@ -32,6 +32,7 @@ class NativeKernels:
         name: the rule.
         variant: the variant.
         inputs: number of tensors the rule takes: a mean and a variance for each random input, perhaps a covariance.
+        outputs: number of tensors it returns.
         double: whether the functions are to take float64 instead of float32.
 
     Raises:
@@ -42,7 +43,9 @@ class NativeKernels:
     forward: Callable[..., None]
     backward: Callable[..., None]
 
-    def __init__(self, package: str, name: str, variant: str, inputs: int, *, double: bool = False) -> None:
+    def __init__(
+        self, package: str, name: str, variant: str, inputs: int, outputs: int = 2, *, double: bool = False
+    ) -> None:
         file = f"{variant}_float64" if double else variant
         resource = importlib.resources.files(package).joinpath(f"{file}.c")
         if double and not resource.is_file():
@@ -54,7 +57,7 @@ class NativeKernels:
         stem = f"{name}_{file}"
         library = compile_and_load(stem, source)
         set_threads = _thread_setter(library)
-        for which, pointers in (("forward", inputs + 1 + 2), ("backward", inputs + 2 + 1 + inputs)):
+        for which, pointers in (("forward", inputs + 1 + outputs), ("backward", inputs + outputs + 1 + inputs)):
             symbol = f"{stem}_{which}"
             try:
                 function = library[symbol]

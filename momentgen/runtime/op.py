@@ -17,7 +17,14 @@ from momentgen.runtime.described import accuracy, described
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import Parameter, chosen_variant, input_names, resolve
+from momentgen.runtime.parameters import (
+    COVARIANCE,
+    MEAN_AND_VARIANCE,
+    Parameter,
+    chosen_variant,
+    input_names,
+    resolve,
+)
 
 __all__ = ["Op"]
 
@@ -26,7 +33,7 @@ _DTYPES_SAID = (
     "bounds, and need not be better.  ``certificate(variant)`` has all of it."
 )
 
-_DOC = """Mean and variance of ``{call}``, elementwise, for {law}.
+_DOC = """{what} of ``{call}``, elementwise, for {law}.
 
 Args:
     {inputs}: float32, float64, bfloat16 or float16 tensors of one shape, dtype and device; ``var`` is a
@@ -34,9 +41,9 @@ Args:
     variant: {variants}.
 {parameters}
 Returns:
-    :class:`~momentgen.Moments` of the same shape, dtype and device, differentiable in every input.
+    {returns} of the same shape, dtype and device, differentiable in every input.
 
-    Where the variance is 0 the result is the activation at the mean, and 0; where it is negative, or an input is
+    Where the variance is 0 the result is {certain}; where it is negative, or an input is
     NaN, the result is NaN.  An infinite mean or variance gives the limit or NaN.  Gradients are finite for finite
     input, but where ``certificate().domain["nan"]`` says otherwise: at a variance of 0, terms in 1/sigma count as 0,
     and at a mean of 0 as well a kink's slopes are averaged (ReLU's derivative in the mean is 1/2 there).
@@ -61,6 +68,7 @@ class Op:
         default: the variant used when none is asked for.
         doc: one line on the activation, for the documentation.
         covariance: whether the covariance of two inputs comes after their means and variances.
+        outputs: what it returns: mean and variance, or the covariance of the function of one input and of the other.
     """
 
     def __init__(
@@ -73,16 +81,21 @@ class Op:
         default: str = "exact",
         doc: str = "",
         covariance: bool = False,
+        outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
     ) -> None:
+        if outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
+            raise InputError(f"{name}: expected the outputs {MEAN_AND_VARIANCE} or {COVARIANCE}, got {outputs!r}")
         if default not in variants:
             raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
         self.name, self.package, self.default = name, package, default
         self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
+        #: names of what it returns: :class:`~momentgen.Moments` of two, a tensor of one
+        self.outputs = outputs
         #: the tensors it takes, in order
         self.input_names = input_names(inputs, covariance)
         names = tuple(parameter.name for parameter in self.parameters)
         self._kernels = {
-            variant: Kernel(name, package, variant, inputs, names, covariance) for variant in self.variants
+            variant: Kernel(name, package, variant, inputs, names, covariance, outputs) for variant in self.variants
         }
         # Without keyword arguments nothing is left to check or convert on the way.
         required = any(parameter.default is None for parameter in self.parameters)
@@ -92,7 +105,7 @@ class Op:
         self._doc, self._covariance = doc, covariance
         self.__signature__ = self._signature()
 
-    def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Moments:
+    def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Any:
         """See the op's own documentation, ``help(op)``."""
         if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
@@ -102,7 +115,8 @@ class Op:
             values = resolve(self.name, self.parameters, params)
         if not alike(inputs):
             inputs = reconciled(self.name, self.input_names, inputs)
-        return Moments(*autograd.forward(kernel, values, inputs))
+        found = autograd.forward(kernel, values, inputs)
+        return Moments(*found) if len(found) == 2 else found[0]
 
     def mean_gradients(self, *inputs: Tensor, **params: Any) -> tuple[Tensor, ...]:
         """Derivatives of the mean by each input, elementwise; of the default variant, differentiable.
@@ -110,7 +124,14 @@ class Op:
         Args:
             inputs: as in a call, tensors of one shape, dtype and device.
             params: as in a call.
+
+        Raises:
+            InputError: if the op returns no mean.
         """
+        if self.outputs != MEAN_AND_VARIANCE:
+            raise InputError(
+                f"{self.name}: mean_gradients expects an op that returns a mean, got one of {self.outputs}"
+            )
         values = resolve(self.name, self.parameters, params) if params or self._defaults is None else self._defaults
         seeds = torch.ones_like(inputs[0]), torch.zeros_like(inputs[0])
         return autograd.backward(self._kernels[self.default], values, (*inputs, *seeds))
@@ -136,7 +157,7 @@ class Op:
             backend: ``c``, ``triton`` or ``torch``.
 
         Returns:
-            A function of the inputs (for ``backward`` then ``grad_mean, grad_var``) and parameters by name.
+            A function of the inputs (for ``backward`` then the gradients of the outputs) and parameters by name.
 
         Raises:
             InputError: if there is no such variant, direction or backend.
@@ -170,8 +191,16 @@ class Op:
         several = ", ".join(f"X{i + 1}" for i in range(self.inputs)) if self.inputs > 1 else "X"
         law = "N(mean, var)" if self.inputs == 1 else "N(mean_i, var_i)"
         law = f"jointly normal X_i ~ {law} of covariance cov" if self._covariance else f"independent {several} ~ {law}"
+        call = f"{self.name}({several})"
+        what, returns, certain = "Mean and variance", ":class:`~momentgen.Moments`", "the activation at the mean, and 0"
+        if self.outputs == COVARIANCE:
+            function = self.name.removesuffix("_covariance")
+            call, what, returns, certain = f"{function}(X1)`` and ``{function}(X2)", "Covariance", "A tensor", "0"
         text = _DOC.format(
-            call=f"{self.name}({several})",
+            what=what,
+            returns=returns,
+            certain=certain,
+            call=call,
             law=law,
             inputs=", ".join(self.input_names),
             variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
@@ -187,7 +216,8 @@ class Op:
         for p in self.parameters:
             default = kind.empty if p.default is None else p.default
             signature.append(kind(p.name, kind.KEYWORD_ONLY, default=default, annotation=float))
-        return inspect.Signature(signature, return_annotation=Moments)
+        returned = Moments if self.outputs == MEAN_AND_VARIANCE else Tensor
+        return inspect.Signature(signature, return_annotation=returned)
 
     def __repr__(self) -> str:
         return f"<op {self.package}.{self.name}{self.__signature__}>"

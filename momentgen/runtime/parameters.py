@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 from momentgen.errors import InputError
 
-__all__ = ["Parameter", "chosen_variant", "input_names", "resolve", "split"]
+__all__ = ["COVARIANCE", "MEAN_AND_VARIANCE", "Parameter", "chosen_variant", "input_names", "resolve", "split"]
+
+#: what an op returns: of f, or of f taken of two inputs
+MEAN_AND_VARIANCE, COVARIANCE = ("mean", "var"), ("covariance",)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import sympy as sp
 import torch
 
 import momentgen.generated
-from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise_joint, ways
+from momentgen.compiler.stabilise import PARTIALS, stabilise_covariance, stabilise_joint, ways
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalTruth
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
@@ -31,7 +31,7 @@ from momentgen.compiler.stabilise.settled import Settled
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.ulp import is_normal, unit
 from momentgen.rule import Rule, load_rules
-from momentgen.rule_inputs import input_symbols, partial_names
+from momentgen.rule_inputs import COVARIANCE, input_symbols, partial_names
 from momentgen.runtime import Op
 
 F64 = npt.NDArray[np.float64]
@@ -79,6 +79,9 @@ class Subject:
 def subject(name: str) -> Subject:
     """The op of a rule."""
     rule, way = RULES[name], str(OPS[name].certificate().method.get("way", ""))
+    if rule.outputs == COVARIANCE:
+        stable, *_ = stabilise_covariance(derive_covariance(rule))
+        return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
     if len(rule.inputs) > 1 or rule.noise is not None:
         stable, *_ = stabilise_joint(derive_joint(rule))
         return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
@@ -186,10 +189,11 @@ class _Tolerance:
 def computed(op: Op, points: Points, dtype: torch.dtype) -> Values:
     """Outputs and partials as a user gets them."""
     leaves = [torch.from_numpy(p).to(dtype).requires_grad_() for p in points]
-    moments = op(*leaves)
-    found = {name: value.detach().double().numpy() for name, value in zip(OUTPUTS, moments, strict=True)}
-    for k, value in enumerate(moments):
+    result = op(*leaves)
+    outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+    found = {name: value.detach().double().numpy() for name, value in zip(op.outputs, outputs, strict=True)}
+    for k, value in enumerate(outputs):
         gradients = torch.autograd.grad(value.sum(), leaves, retain_graph=True)
-        for names, gradient in zip(partial_names(op.input_names).values(), gradients, strict=True):
+        for names, gradient in zip(partial_names(op.input_names, op.outputs).values(), gradients, strict=True):
             found[names[k]] = gradient.double().numpy()
     return found

@@ -167,10 +167,10 @@ def test_every_variant_gives_numbers_and_no_negative_variance(name: str) -> None
     for variant in op.variants:
         for dtype in (torch.float32, torch.float64):
             leaves = [torch.from_numpy(p[~lost]).to(dtype).requires_grad_() for p in points]
-            moments = op(*leaves, variant=variant)
-            assert torch.isfinite(moments.mean).all(), (variant, dtype)
-            assert torch.isfinite(moments.var).all(), (variant, dtype)
-            assert (moments.var >= 0).all(), (variant, dtype)
-            for moment in moments:
+            found = op(*leaves, variant=variant)
+            outputs = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+            assert op.outputs[-1] != "var" or (outputs[-1] >= 0).all(), (variant, dtype)
+            for moment in outputs:
+                assert torch.isfinite(moment).all(), (variant, dtype)
                 for gradient in torch.autograd.grad(moment.sum(), leaves, retain_graph=True):
                     assert torch.isfinite(gradient).all(), (variant, dtype)

@@ -132,9 +132,9 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         header: the comment that opens the file.
 
     Returns:
-        C11 source of ``void NAME_forward(int64_t n, const double *INPUT..., const double *params, double *out_mean,
-        double *out_var)`` and of ``NAME_backward``, which takes ``grad_mean`` and ``grad_var`` after the inputs and
-        returns a gradient for each of them.  Arrays hold ``n`` doubles and do not overlap.
+        C11 source of ``void NAME_forward(int64_t n, const double *INPUT..., const double *params, double
+        *out_OUTPUT...)`` and of ``NAME_backward``, which takes ``grad_OUTPUT...`` after the inputs and returns a
+        gradient for each of these.  Arrays hold ``n`` doubles and do not overlap.
     """
     polynomials: dict[tuple[float, ...], str] = {}
     tables = Tables()
@@ -142,12 +142,12 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
     backward = _Kernel(form_of(stable.partials64, tables), f"{name}_backward", polynomials)
     outputs = {f"out_{output}": forward.result(output) for output in stable.forward64.outputs}
     text = [forward.text(stable.forward64.inputs, outputs)]
-    second = ",\n            grad_var[i] * "
+    seeds = tuple(f"grad_{output}" for output in stable.forward64.outputs)
     gradients = {
-        f"out_grad_{of}": f"FMA(grad_mean[i], {backward.result(mean)}{second}{backward.result(var)})"
-        for of, (mean, var) in partial_names(stable.partials64.inputs).items()
+        f"out_grad_{of}": _gradient(seeds, [backward.result(partial) for partial in partials])
+        for of, partials in partial_names(stable.partials64.inputs, tuple(stable.forward64.outputs)).items()
     }
-    text.append(backward.text((*stable.partials64.inputs, "grad_mean", "grad_var"), gradients))
+    text.append(backward.text((*stable.partials64.inputs, *seeds), gradients))
     shared = [_PRELUDE]
     if forward.exponential or backward.exponential:
         steps = "\n".join(f"    p = FMA(p, r, {c_double(c)});" for c in EXP_COEFFICIENTS[1:])
@@ -155,6 +155,14 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
     shared += [_polynomial(name, coefficients) for coefficients, name in polynomials.items()]
     shared += ["\n".join(_table(turns, rows)) for turns, rows in tables.rows().items()]
     return "\n\n".join([header.c(), *shared, *text]) + "\n"
+
+
+def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
+    """The gradient of one input: the sum of the outputs' gradients times its partials."""
+    text = f"{seeds[-1]}[i] * {partials[-1]}"
+    for seed, partial in zip(seeds[-2::-1], partials[-2::-1], strict=True):
+        text = f"FMA({seed}[i], {partial},\n            {text})"
+    return text
 
 
 def _polynomial(name: str, coefficients: Sequence[float]) -> str:
@@ -369,4 +377,8 @@ class _Writer:
             self._give_name(item.args[0])
         if item.kind == "same":
             return self.argument(item.args[0])
-        return _FORMAT[item.kind].format(*map(self.atom, item.args))
+        atoms = [self.atom(a) for a in item.args]
+        if item.kind in ("and", "or"):  # of another part, a condition is a double
+            pairs = zip(item.args, atoms, strict=True)
+            atoms = [f"({atom} != 0.0)" if a in self.kernel.shared else atom for a, atom in pairs]
+        return _FORMAT[item.kind].format(*atoms)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from momentgen.compiler.emit._text import docstring
 from momentgen.rule import Parameter, Rule
+from momentgen.rule_inputs import MEAN_AND_VARIANCE
 
 __all__ = ["render_module"]
 
@@ -28,6 +29,7 @@ def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) ->
         "    package=__name__,",
         f"    inputs={len(rule.inputs)},",
         *(["    covariance=True,"] if rule.covariance else []),
+        *([f"    outputs={_names(rule.outputs)},"] if rule.outputs != MEAN_AND_VARIANCE else []),
     ]
     if rule.parameters:
         lines.append("    parameters=(")
@@ -35,15 +37,20 @@ def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) ->
         lines.append("    ),")
     else:
         lines.append("    parameters=(),")
-    quoted = ", ".join(f'"{v}"' for v in variants)
     lines += [
-        f"    variants=({quoted}{',' if len(variants) == 1 else ''}),",
+        f"    variants={_names(variants)},",
         '    default="exact",',
         f"    doc={_quoted(doc)},",
         ")",
         "",
     ]
     return "\n".join(lines)
+
+
+def _names(names: Sequence[str]) -> str:
+    """A tuple of strings."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"({quoted}{',' if len(names) == 1 else ''})"
 
 
 def _parameter(p: Parameter) -> str:

@@ -16,7 +16,7 @@ from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_argume
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS
 from momentgen.compiler.stabilise import Stable
-from momentgen.rule_inputs import partial_names
+from momentgen.rule_inputs import COVARIANCE, partial_names
 
 __all__ = ["render_torch"]
 
@@ -53,8 +53,9 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     forward = _Function(form_of(stable.forward64, tables), polynomials)
     backward = _Function(form_of(stable.partials64, tables), polynomials)
     first, results = forward.body(list(stable.forward64.outputs))
-    pairs = partial_names(stable.partials64.inputs)
-    second, partials = backward.body([partial for pair in pairs.values() for partial in pair])
+    outputs = tuple(stable.forward64.outputs)
+    of_input = partial_names(stable.partials64.inputs, outputs)
+    second, partials = backward.body([partial for of_outputs in of_input.values() for partial in of_outputs])
     lines = [header.python(), f'"""{summary}"""', "", "from __future__ import annotations", ""]
     if forward.needs_math or backward.needs_math:
         lines += ["import math", ""]
@@ -67,24 +68,25 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     params = stable.forward64.params
     keywords = ["*", *(f"{p}: float" for p in params)] if params else []
     inputs = stable.forward64.inputs
-    lines += with_arguments(
-        "def forward", [*(f"{i}: Tensor" for i in inputs), *keywords], ") -> tuple[Tensor, Tensor]:"
-    )
+    returns = f") -> tuple[{', '.join(['Tensor'] * len(outputs))}]:"
+    lines += with_arguments("def forward", [*(f"{i}: Tensor" for i in inputs), *keywords], returns)
     several = "each input" if len(inputs) > 2 else "the input"
-    lines += [f'    """Mean and variance of the output, from mean and variance of {several}."""', *first]
-    lines += [f"    return {', '.join(results)}", "", ""]
-    gradients = ["grad_mean: Tensor", "grad_var: Tensor"]
+    covariance = outputs == COVARIANCE
+    what, of = ("Covariance", "the outputs") if covariance else ("Mean and variance", "the output")
+    lines += [f'    """{what} of {of}, from mean and variance of {several}."""', *first]
+    lines += [f"    return {', '.join(results)}{',' if len(results) == 1 else ''}", "", ""]
+    gradients = [f"grad_{output}: Tensor" for output in outputs]
     lines += with_arguments(
         "def backward",
         [*(f"{i}: Tensor" for i in inputs), *gradients, *keywords],
         f") -> tuple[{', '.join(['Tensor'] * len(inputs))}]:",
     )
     lines += [
-        f'    """Gradients in mean and variance of {several}, from those in mean and variance of the output."""',
+        f'    """Gradients in mean and variance of {several}, from those in {what.lower()} of {of}."""',
         *second,
     ]
-    by_output = zip(partials[::2], partials[1::2], strict=True)
-    returned = [f"grad_mean * {mean} + grad_var * {var}" for mean, var in by_output]
+    by_input = zip(*(partials[place :: len(outputs)] for place in range(len(outputs))), strict=True)
+    returned = [" + ".join(f"grad_{o} * {p}" for o, p in zip(outputs, of, strict=True)) for of in by_input]
     one_line = f"    return {', '.join(returned)}"
     lines += (
         [one_line] if len(one_line) <= LINE_LENGTH else ["    return (", *(f"        {r}," for r in returned), "    )"]

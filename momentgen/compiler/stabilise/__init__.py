@@ -9,6 +9,8 @@
 ``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
+``covariance``  the covariance of f(X1) and f(X2): ``covariance_graph`` and ``covariance_gelu``, in the coordinate of
+               ``correlation``, with ``covariance_truth`` and ``covariance_measure``
 ``surrogate``  smooth f that follows a line on either side, from f alone: in float32 polynomials of two variables
                (``surface``, ``surface_graph``; at v = 0 f itself, ``point``), in float64 a sum of atoms
                (``surrogate_graph``)
@@ -40,7 +42,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from momentgen.compiler.derive import Derivation, JointDerivation
+from momentgen.compiler.derive import CovarianceDerivation, Derivation, JointDerivation
 from momentgen.compiler.stabilise import (
     algebraic,
     entire,
@@ -55,6 +57,7 @@ from momentgen.compiler.stabilise import (
     surrogate,
 )
 from momentgen.compiler.stabilise.conditional import expected_conditional, with_conditional_variance
+from momentgen.compiler.stabilise.covariance import stabilise_covariance
 from momentgen.compiler.stabilise.existence import check_second_moment
 from momentgen.compiler.stabilise.joint import stabilise_joint
 from momentgen.compiler.stabilise.jumps import with_jumps
@@ -70,10 +73,12 @@ __all__ = [
     "Way",
     "approximate_ways",
     "approximations",
+    "covariance_way",
     "joint_way",
     "limits_of",
     "plans",
     "stabilise",
+    "stabilise_covariance",
     "stabilise_joint",
     "ways",
 ]
@@ -226,6 +231,11 @@ def approximate_ways(derivation: Derivation) -> list[Way]:
 def joint_way(derivation: JointDerivation) -> Way:
     """The way to all variants of a rule of two inputs, or of one and a noise."""
     return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
+
+
+def covariance_way(derivation: CovarianceDerivation) -> Way:
+    """The way to the covariance of f of one input and f of another."""
+    return Way("covariance", (stabilise_covariance.__module__,), lambda: stabilise_covariance(derivation))
 
 
 def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:

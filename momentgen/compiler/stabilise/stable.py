@@ -44,7 +44,8 @@ class Stable:
 
     Attributes:
         variant: its name.
-        forward, partials: graphs for float32, with outputs ``OUTPUTS`` and ``PARTIALS``.
+        forward, partials: graphs for float32, with the rule's outputs (``OUTPUTS`` where these are mean and variance),
+            and their partials (``PARTIALS``).
         forward64, partials64: the same for the PyTorch form, accurate to float64.
         truth: exact values of the six outputs.
         rigorous: exact values by other means, slower and to more digits, for the points that decide; None where
@@ -111,9 +112,10 @@ class Stable:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Outputs, then the partials of the mean and those of the variance, in the order of the inputs."""
-        pairs = partial_names(self.forward.inputs).values()
-        return (*OUTPUTS, *(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
+        """Outputs, then the partials of each of them, in the order of the inputs."""
+        outputs = tuple(self.forward.outputs)
+        of_input = partial_names(self.forward.inputs, outputs).values()
+        return (*outputs, *(name for of_output in zip(*of_input, strict=True) for name in of_output))
 
     def at(self, setting: Mapping[str, float]) -> Stable:
         """The same, its measure of error and its slack those of a setting of the parameters."""
