@@ -7,6 +7,7 @@ for each output.  The method ``adjoint`` and :func:`output_covariance` take the 
 
 from __future__ import annotations
 
+import weakref
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -134,11 +135,17 @@ class Derivatives(NamedTuple):
     variances: Tensor
 
 
+#: network -> for what -> whether remainders count, and how many values its sources have, as they were last found
+_found: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, int]]] = weakref.WeakKeyDictionary()
+
+
 def derivatives(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     wanted: Callable[[Tensor], Wanted],
+    where: object = None,
+    purpose: Any = None,
 ) -> Derivatives:
     """Derivatives of the outputs by all sources, and these sources' variances.
 
@@ -147,14 +154,17 @@ def derivatives(
         args: of one example.
         kwargs: likewise.
         wanted: says what to find, given the outputs' means.
+        where: the network: what was found out about its sources is tried first at the next call, which saves a run.
+        purpose: what the derivatives are for; a network's sources differ by that.
     """
     leaves = leaves_of((args, kwargs))
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
     like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
     length = sum(leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random)
-    residuals = False
+    earlier = _found.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
+    residuals, length = earlier.get(purpose, (False, length))
     while True:
-        # The first run tells how many outputs there are, and how many sources within the network.
+        # A network's first run tells how many outputs there are, and how many sources within it.
         sources: list[Sources] = []
         returned: list[Any] = []
 
@@ -175,6 +185,7 @@ def derivatives(
         if residuals == asked.residuals and needed == length:
             break
         residuals, length = asked.residuals, needed
+    earlier[purpose] = residuals, length
     by = torch.vmap(pull)(asked.combined)[0] if len(asked.combined) else mean.new_zeros(0, length)
     variances = torch.cat([mean.new_zeros(0), *[var.flatten() for var in met.variances]])
     rest = iter(fixed)
@@ -281,7 +292,12 @@ def output_covariance(
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
         with entered():
             found = derivatives(
-                converted._forward_inside, own_args, own_kwargs, lambda mean: every_output(network, mean, outputs)
+                converted._forward_inside,
+                own_args,
+                own_kwargs,
+                lambda mean: every_output(network, mean, outputs),
+                network,
+                "outputs",
             )
         return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
 

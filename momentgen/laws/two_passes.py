@@ -125,13 +125,13 @@ def propagate(
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
         # Directions are constants; where `adjoint` is among the choices its gradients are wanted.
         with entered(), torch.set_grad_enabled(torch.is_grad_enabled() and few >= 0):
-            found = derivatives(forward, own_args, own_kwargs, wanted)
+            found = derivatives(forward, own_args, own_kwargs, wanted, where, few)
         with entered():
             if len(found.mean) <= few:
                 if few == math.inf or not _ends_in_softmax(found.outputs):
                     return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
                 with torch.no_grad():
-                    found = derivatives(forward, own_args, own_kwargs, directions)
+                    found = derivatives(forward, own_args, own_kwargs, directions, where, "softmax")
             outputs = _second_pass(forward, own_args, own_kwargs, found, spent)
         return _to_parts(where, outputs, plan, _correlated_parts)
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from laws.two_pass_networks import differentiable
-from torch import nn
+from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
 from momentgen.laws import effort
+from momentgen.laws.adjoint import Adjoint
 
 
 @pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -77,3 +78,31 @@ def peak_of(profile: Any) -> int:
             now += event.nbytes()
             most = max(most, now)
     return most
+
+
+@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+def test_a_second_call_runs_a_network_once_and_one_of_another_shape_is_right_too(method: Any) -> None:
+    """What was found of a network's sources is tried first, and found out again where it is something else."""
+    torch.manual_seed(0)
+    runs = 0
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal runs
+            runs += isinstance(x, Adjoint)
+            return torch.tanh(x)
+
+    net = momentgen.convert(nn.Sequential(Counting(), nn.AdaptiveAvgPool1d(4), nn.Linear(4, 3)).eval(), method)
+    wide, narrow = (Moments(torch.randn(2, 1, size), torch.rand(2, 1, size)) for size in (8, 5))
+    with torch.no_grad():
+        first = net(wide)
+        once = runs
+        second = net(wide)
+        twice = runs
+        net(narrow)
+        third = net(wide)
+        fresh = momentgen.convert(nn.Sequential(*net.children()), method)(wide)
+    assert (once, twice - once) == (2 if method == "adjoint" else 1, 1)
+    for found in (second, third, fresh):
+        assert torch.equal(first.mean, found.mean)
+        assert torch.equal(first.covariance, found.covariance)
