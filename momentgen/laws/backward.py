@@ -7,9 +7,9 @@ for each output.  The method ``adjoint`` and :func:`output_covariance` take the 
 
 from __future__ import annotations
 
-import weakref
 import functools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ class Derivatives(NamedTuple):
 
 
 #: network -> for what -> whether remainders count, and how many values its sources have, as they were last found
-_found: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, int]]] = weakref.WeakKeyDictionary()
+_known_sources: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, int]]] = weakref.WeakKeyDictionary()
 
 
 def derivatives(
@@ -161,7 +161,7 @@ def derivatives(
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
     like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
     length = sum(leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random)
-    earlier = _found.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
+    earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
     residuals, length = earlier.get(purpose, (False, length))
     while True:
         # A network's first run tells how many outputs there are, and how many sources within it.
