@@ -8,7 +8,7 @@ drawn: its expected squared error is that variance over the number of forward pa
 ``exact`` has the covariances of ReLU by an op of two inputs, in the place of Hermite terms, as the method has them by
 default.
 
-    python benchmarks/random_networks.py [--width 256] [--depths 4 8 16] [--networks 2] [--draws 1000000]
+    python benchmarks/random_networks.py [--width 256] [--depths 4 8 16] [--networks 2] [--draws 10000000]
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--networks", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=1_000_000)
+    parser.add_argument("--draws", type=int, default=10_000_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     titles = ("depth", "method", "operations / draw", "mean squared error", "Monte Carlo's")
