@@ -41,7 +41,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
 from momentgen.laws.maxima import is_monotone
 from momentgen.laws.numerics.magnification import magnification, magnified, overall, reduced
-from momentgen.laws.numerics.points import standard_points
+from momentgen.laws.numerics.points import POINTS, standard_points
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.numerics.skewness import after_dropout, mixture, two_normals
 from momentgen.laws.rules import diagonal_rule
@@ -248,7 +248,8 @@ def _by_points(call: Call, var: Tensor, place: int | None) -> Correlated:
     usable = found > 0
     rest = rest * square_root(torch.where(usable, wanted / torch.where(usable, found, 1), 0))
     factors = torch.cat([joint.tangents, rest])
-    points = standard_points(len(factors)).to(mean)
+    # Twice as many as needed for an identity, also of more samples than by default.
+    points = standard_points(len(factors), max(POINTS, 4 * len(factors))).to(mean)
     away = (points @ factors.flatten(1)).view(-1, *mean.shape)
     at = call(mean)
     at = at if place is None else at[place]

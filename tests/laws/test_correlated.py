@@ -419,3 +419,12 @@ def test_inputs_of_any_size_give_the_sigma_of_float64(scale: float, name: str) -
         found = momentgen.convert(net, "correlated")(x)
         exact = momentgen.convert(net.double(), "correlated")(Moments(x.mean.double(), x.var.double()))
     torch.testing.assert_close(found.var.double().sqrt(), exact.var.sqrt(), rtol=0.02, atol=1e-12 * scale)
+
+
+def test_a_softmax_takes_as_many_directions_and_samples_as_are_asked_for() -> None:
+    net = built(lambda: ending(nn.Softmax(-1)))
+    x = Moments(torch.randn(2, 8), torch.full((2, 8), 0.02))
+    with torch.no_grad(), effort(directions=10, samples=300):
+        found = momentgen.convert(net, "correlated")(x)
+    assert found.var.isfinite().all()
+    assert (found.var > 0).all()
