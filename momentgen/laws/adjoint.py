@@ -12,7 +12,7 @@ sources' variances.  It knows the correlations that a diagonal propagation loses
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,11 +24,12 @@ from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, generated_op
 from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
+from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
+from momentgen.laws.source import await_writes
 from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
@@ -40,21 +41,21 @@ class Sources:
     """The sources of randomness of one run, in the order in which it meets them.
 
     Attributes:
-        variances: of each source, of the shape of the values that it shifts.
-        left_out: how many values the sources have that were met but do not count.
+        variances: of each source that counts, of the shape of the values that it shifts.
         softmaxes: the laws that a softmax or its logarithm has returned.
 
     Args:
-        shifts: one vector, cut into pieces as sources are met; sources beyond its end are only counted.
+        shifts: a vector for each source that counts; sources beyond the last, or of another length, are not shifted.
         residuals: whether what nonlinear functions add counts as a source.
+        dtype: of the shifts.
     """
 
-    def __init__(self, shifts: Tensor, residuals: bool) -> None:
-        self._shifts, self.residuals = shifts, residuals
+    def __init__(self, shifts: Sequence[Tensor], residuals: bool, dtype: torch.dtype) -> None:
+        self._shifts, self._residuals, self.dtype = shifts, residuals, dtype
         self._level = torch._C._functorch.maybe_current_level()
         self.variances: list[Tensor] = []
         self.softmaxes: list[weakref.ref[Law]] = []
-        self._taken = self.left_out = 0
+        self._met: list[tuple[int, bool]] = []
 
     def constant(self, value: Tensor) -> Tensor:
         """A constant to derivatives by the shifts, and to no other: gradients of what is found from them stay whole."""
@@ -62,24 +63,20 @@ class Sources:
             return value
         return torch._C._functorch._unwrap_for_grad(value, self._level)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the shifts."""
-        return self._shifts.dtype
+    def lengths(self, residuals: bool) -> list[int]:
+        """How many values each source has that was met, with what nonlinear functions add or without."""
+        return [length for length, is_residual in self._met if residuals or not is_residual]
 
-    @property
-    def length(self) -> int:
-        """How many values all sources have."""
-        return self._taken
+    def _next(self, length: int, is_residual: bool = False) -> Tensor | None:
+        self._met.append((length, is_residual))
+        place = len(self.variances) - 1
+        fits = place < len(self._shifts) and len(self._shifts[place]) == length
+        return self._shifts[place] if fits else None
 
-    def _next(self, count: int) -> Tensor | None:
-        start, self._taken = self._taken, self._taken + count
-        return None if self._taken > len(self._shifts) else self._shifts[start : self._taken]
-
-    def shifted(self, mean: Tensor, var: Tensor) -> Tensor:
+    def shifted(self, mean: Tensor, var: Tensor, is_residual: bool = False) -> Tensor:
         """``mean`` with the shift of a new source of that *variance*."""
         self.variances.append(self.constant(var))
-        shift = self._next(mean.numel())
+        shift = self._next(mean.numel(), is_residual)
         return mean if shift is None else mean + shift.view(mean.shape)
 
     def combined(self, mean: Tensor, factor: Tensor) -> Tensor:
@@ -90,9 +87,9 @@ class Sources:
 
     def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> Tensor:
         """``mean`` with the shift of what a nonlinear function adds, of that *variance*, if that counts."""
-        if self.residuals:
-            return self.shifted(mean, var())
-        self.left_out += mean.numel()
+        if self._residuals:
+            return self.shifted(mean, var(), is_residual=True)
+        self._met.append((mean.numel(), True))
         return mean
 
 
@@ -148,12 +145,43 @@ def _rule(name: str, kind: str) -> Rule:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
                 raise foreign(entry, law)
-        found = own(entry, args, kwargs)  # type: ignore[misc]
+            if kind != "query" and law._later is not None:
+                law._parts()
+
+        def found() -> Any:
+            return own(entry, args, kwargs)  # type: ignore[misc]
+
         if kind in ("query", "refusal", "write"):
-            return found
-        return _each(found, lambda law: _attached(law, entry, kind, args, kwargs))
+            return found()
+        if kind == "pointwise" and _may_wait(entry, args, kwargs):
+            return _deferred(lambda: _attached(found(), entry, kind, args, kwargs), entry, args, kwargs)
+        return _each(found(), lambda law: _attached(law, entry, kind, args, kwargs))
 
     return rule
+
+
+def _may_wait(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function's moments can be put off: where a max pool is next, they are not needed."""
+    x = args[0]
+    if type(x) is not Adjoint or x._mean is None or x._depth >= DEPTH or torch.compiler.is_compiling():
+        return False
+    return is_monotone(entry, args, kwargs)
+
+
+def _deferred(compute: Callable[[], Diagonal], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Adjoint:
+    """A function of ``args[0]`` that is computed when somebody asks for its moments."""
+    x, with_gradients = args[0], torch.is_grad_enabled()
+    law: Adjoint = new_law(Adjoint, None)  # type: ignore[arg-type]
+    law._noise = Adjoint
+    remember(law, entry, args, kwargs, x)
+    await_writes(x, law)
+
+    def later() -> Diagonal:
+        with torch.set_grad_enabled(with_gradients):
+            return compute()
+
+    law._later = later
+    return law
 
 
 def foreign(entry: Entry | None, law: Law) -> UnsupportedError:

@@ -26,7 +26,7 @@ from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.examples import is_moments, is_real, leaves_of
 from momentgen.laws.law import Law
-from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
@@ -41,6 +41,7 @@ __all__ = [
     "lifted",
     "normal_numbers",
     "output_covariance",
+    "rows_of",
 ]
 
 #: more outputs than this must be chosen: each takes a backward pass
@@ -119,24 +120,25 @@ class Share:
 
 
 class Derivatives(NamedTuple):
-    """What :func:`derivatives` finds of K outputs and n values of sources.
+    """What :func:`derivatives` finds of K outputs and each source's n values.
 
     Attributes:
         outputs: what the network returned, with a :class:`Share` in the place of each random value and tensors in that
             of certain ones.
         mean: of the outputs, shape ``(K,)``.
-        by: derivatives of what was wanted by the sources, shape ``(k, n)``.
-        variances: of the sources, shape ``(n,)``.
+        by: derivatives of what was wanted by each source, of shape ``(k, n)``.
+        variances: of each source, of shape ``(n,)``.
     """
 
     outputs: Any
     mean: Tensor
-    by: Tensor
-    variances: Tensor
+    by: list[Tensor]
+    variances: list[Tensor]
 
 
-#: network -> for what -> whether remainders count, and how many values its sources have, as they were last found
-_known_sources: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, int]]] = weakref.WeakKeyDictionary()
+#: network -> for what -> whether remainders count, and how many values each source has, as they were last found
+_known_sources: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, list[int]]]]
+_known_sources = weakref.WeakKeyDictionary()
 
 
 def derivatives(
@@ -160,34 +162,41 @@ def derivatives(
     leaves = leaves_of((args, kwargs))
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
     like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
-    length = sum(leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random)
+    lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
     earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
-    residuals, length = earlier.get(purpose, (False, length))
+    residuals, lengths = earlier.get(purpose, (False, lengths))
     while True:
         # A network's first run tells how many outputs there are, and how many sources within it.
         sources: list[Sources] = []
         returned: list[Any] = []
 
         def run(
-            shifts: Tensor, met: list[Sources] = sources, found: list[Any] = returned, remainders: bool = residuals
+            shifts: list[Tensor], met: list[Sources] = sources, found: list[Any] = returned, counted: bool = residuals
         ) -> tuple[Tensor, list[Tensor]]:
-            met.append(Sources(shifts, remainders))
+            met.append(Sources(shifts, counted, like.dtype))
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
-                found.append(forward(*own_args, **own_kwargs))
-            found[-1], means, certain = _outputs(found[-1], met[-1])
-            return torch.cat(means) if means else shifts.new_zeros(0), certain
+                outputs, means, certain = _outputs(forward(*own_args, **own_kwargs), met[-1])
+            found.append(outputs)
+            return torch.cat(means) if means else like.new_zeros(0), certain
 
+        # A shift of its own for each source: the derivative of a piece of one vector is a whole vector of zeros.
+        shifts = [like.new_zeros(length) for length in lengths]
         vjp: Any = torch.func.vjp  # with a varying number of results
-        mean, pull, fixed = vjp(run, torch.zeros(length, dtype=like.dtype, device=like.device), has_aux=True)
+        mean, pull, fixed = vjp(run, shifts, has_aux=True)
         asked, met = wanted(mean), sources[-1]
-        needed = met.length + (met.left_out if asked.residuals else 0)
-        if residuals == asked.residuals and needed == length:
+        needed = met.lengths(asked.residuals)
+        if residuals == asked.residuals and needed == lengths:
             break
-        residuals, length = asked.residuals, needed
-    earlier[purpose] = residuals, length
-    by = torch.vmap(pull)(asked.combined)[0] if len(asked.combined) else mean.new_zeros(0, length)
-    variances = torch.cat([mean.new_zeros(0), *[var.flatten() for var in met.variances]])
+        residuals, lengths = asked.residuals, needed
+    earlier[purpose] = residuals, lengths
+    if not len(asked.combined):
+        by = [mean.new_zeros(0, length) for length in lengths]
+    elif len(asked.combined) == 1:
+        by = [found.unsqueeze(0) for found in pull(asked.combined[0])[0]]
+    else:
+        by = torch.vmap(pull)(asked.combined)[0]
+    variances = [var.flatten() for var in met.variances]
     rest = iter(fixed)
     outputs = pytree.tree_map(lambda leaf: next(rest) if leaf is _CERTAIN else leaf, returned[-1], is_leaf=_is_share)
     return Derivatives(outputs, mean, by, variances)
@@ -244,7 +253,10 @@ def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = No
 
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
     """*Variance* of the outputs that were asked for, shape ``(k,)``, and a factor of their covariance, ``(k, k)``."""
-    covariance = (found.by * found.variances) @ found.by.mT
+    parts = [(by * var) @ by.mT for by, var in zip(found.by, found.variances, strict=True)]
+    covariance = functools.reduce(torch.add, parts)
+    if len(covariance) == 1:
+        return covariance[0], square_root(covariance)
     covariance = (covariance + covariance.mT) / 2
     return covariance.diagonal(), matrix_root(covariance)[0]
 
@@ -301,7 +313,17 @@ def output_covariance(
             )
         return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
 
-    return JointMoments.of(*planned_per_example(network, converted._forward_inside, one, (given, *args), kwargs))
+    def rows(count: int) -> int:
+        return rows_of(count if outputs is None else len(outputs))
+
+    return JointMoments.of(
+        *planned_per_example(network, converted._forward_inside, one, (given, *args), kwargs, rows=rows)
+    )
+
+
+def rows_of(outputs: int) -> int:
+    """How many numbers derivatives of so many outputs keep for each value of a network, roughly."""
+    return 2 * outputs + 1
 
 
 def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:

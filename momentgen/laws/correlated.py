@@ -15,7 +15,9 @@ run on such laws is in :mod:`momentgen.laws.two_passes`, the rules are in :mod:`
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +33,8 @@ from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
 __all__ = [
-    "RUN", "Correlated", "Joint", "Run", "correlated", "deflated", "exact", "mixed", "squared_length", "with_history",
+    "RUN", "Correlated", "Joint", "Rows", "Run", "correlated", "deflated", "exact", "law_of", "mixed", "squared_length",
+    "with_history",
 ]  # fmt: skip
 
 
@@ -71,13 +74,27 @@ class Run:
 RUN: ContextVar[Run] = ContextVar("momentgen_run")
 
 
+class Rows:
+    """Tangents and deviations that are computed when somebody asks for them: a max pool of them does not."""
+
+    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        self._compute: Callable[[], tuple[Tensor, Tensor]] | None = compute
+        self._with_gradients = torch.is_grad_enabled()
+
+    @functools.cached_property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Computed once, and what it takes is freed."""
+        compute, self._compute = self._compute, None
+        with torch.set_grad_enabled(self._with_gradients):
+            return compute()  # type: ignore[misc]
+
+
 @dataclass(frozen=True)
 class Joint:
     """What a law knows besides mean and variance.
 
     Attributes:
-        tangents: S, shape ``(r, *shape)``.
-        deviations: samples minus mean, shape ``(k, *shape)``.
+        rows: tangents and deviations, or what computes them.
         explained: h = Σ_j S_j², of the law's shape.
         alone: the same mean and variance as of independent values, with the history that tells functions of one value.
         independent: whether the values are independent, so that a linear map's variance is exact without samples.
@@ -86,14 +103,28 @@ class Joint:
         sharing: the laws that are in one memory with this, itself among them where there are others.
     """
 
-    tangents: Tensor
-    deviations: Tensor
+    rows: tuple[Tensor, Tensor] | Rows
     explained: Tensor
     alone: Diagonal
     independent: bool = False
     monotone: tuple[Entry, tuple[Any, ...], dict[str, Any], Any] | None = None
     third: Tensor | None = None
     sharing: list[weakref.ref[Law]] = field(default_factory=list)
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Tangents and deviations."""
+        return self.rows.both if isinstance(self.rows, Rows) else self.rows
+
+    @property
+    def tangents(self) -> Tensor:
+        """S, shape ``(r, *shape)``."""
+        return self.both[0]
+
+    @property
+    def deviations(self) -> Tensor:
+        """Samples minus mean, shape ``(k, *shape)``."""
+        return self.both[1]
 
 
 @register_pytree
@@ -141,12 +172,16 @@ def correlated(
     mean: Tensor, var: Tensor, tangents: Tensor, deviations: Tensor, explained: Tensor | None = None, **more: Any
 ) -> Correlated:
     """A law; ``more`` are fields of :class:`Joint`."""
-    law: Correlated = new_law(Correlated, mean, var)
-    law._noise = Correlated
     alone = more.pop("alone", None)
     if explained is None:
         explained = squared_length(tangents)
-    law._joint = Joint(tangents, deviations, explained, diagonal(mean, var) if alone is None else alone, **more)
+    return law_of(mean, var, Joint((tangents, deviations), explained, alone or diagonal(mean, var), **more))
+
+
+def law_of(mean: Tensor, var: Tensor, joint: Joint) -> Correlated:
+    """A law of its parts."""
+    law: Correlated = new_law(Correlated, mean, var)
+    law._noise, law._joint = Correlated, joint
     return law
 
 
@@ -181,15 +216,14 @@ def mixed(
     return correlated(mean + shift, h + factor * prior, tangents, deviations - shift, h, third=third)
 
 
-def exact(alone: Diagonal, tangents: Tensor, deviations: Tensor, **more: Any) -> Correlated:
+def exact(alone: Diagonal, rows: tuple[Tensor, Tensor] | Rows, explained: Tensor, **more: Any) -> Correlated:
     """The law of a function of each value by itself, whose marginals are those of ``alone``.
 
     The variance is at least what the directions explain.
     """
     mean, var = alone._parts()
-    h = squared_length(tangents)
-    companion = with_history(diagonal(mean, torch.maximum(var, h)), alone)
-    return correlated(mean, companion._var, tangents, deviations, h, alone=companion, **more)
+    companion = with_history(diagonal(mean, torch.maximum(var, explained)), alone)
+    return law_of(mean, companion._var, Joint(rows, explained, companion, **more))
 
 
 def with_history(law: Diagonal, of: Diagonal) -> Diagonal:

@@ -16,9 +16,11 @@ from momentgen.laws.adjoint import gain_of
 from momentgen.laws.correlated import (
     RUN,
     Correlated,
+    Rows,
     correlated,
     deflated,
     exact,
+    law_of,
     mixed,
     squared_length,
     with_history,
@@ -75,30 +77,28 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if alone is x._joint.alone:
         return x
     rest, named = arguments(args[1:], kwargs, tensor_of)
-    joint, at = x._joint, entry.call(x._mean, *rest, **named)
-    sizes = [(part.abs(), square_root(var)) for part, var in ((x._mean, x._var), (at, alone._parts()[1]))]
-    factor = magnification(sizes[:1], sizes[1])
-    samples = magnified(x._mean, joint.deviations, factor)
-    if entry.name == "prelu":  # which has a channel dimension
-        drawn = torch.vmap(lambda sample: entry.call(sample, *rest, **named))(samples)
-    else:
-        drawn = entry.call(samples, *rest, **named)
+    joint, mean, var = x._joint, x._mean, x._var
     third = joint.third
     if third is None:
         gain = gain_of(joint.alone, entry, entry.kind, rest, named)
     else:
         alone, gain = _of_skewed(entry, args, kwargs, alone)
         third = gain**3 * third
-    monotone = None
-    if is_monotone(entry, args, kwargs):
-        snapshot = correlated(
-            x._mean, x._var, joint.tangents, joint.deviations, joint.explained, alone=joint.alone, third=joint.third
-        )
-        monotone = (entry, args[1:], kwargs, snapshot)
-    deviations = reduced(drawn, at, alone._parts()[0], factor)
-    return exact(
-        alone, gain * joint.tangents, deviations, independent=joint.independent, monotone=monotone, third=third
-    )
+    monotone = (entry, args[1:], kwargs, law_of(mean, var, joint)) if is_monotone(entry, args, kwargs) else None
+    found = alone._parts()
+
+    def rows() -> tuple[Tensor, Tensor]:
+        at = entry.call(mean, *rest, **named)
+        factor = magnification([(mean.abs(), square_root(var))], (at.abs(), square_root(found[1])))
+        samples = magnified(mean, joint.deviations, factor)
+        if entry.name == "prelu":  # which has a channel dimension
+            drawn = torch.vmap(lambda sample: entry.call(sample, *rest, **named))(samples)
+        else:
+            drawn = entry.call(samples, *rest, **named)
+        return gain * joint.tangents, reduced(drawn, at, found[0], factor)
+
+    explained = gain.square() * joint.explained
+    return exact(alone, Rows(rows), explained, independent=joint.independent, monotone=monotone, third=third)
 
 
 def _of_skewed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], alone: Diagonal) -> tuple[Diagonal, Tensor]:
@@ -127,10 +127,12 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         third = first._joint.third
         if third is not None:
             third = call.along([torch.ones_like(first._mean)[None]])[0] ** 3 * third
-        return exact(alone, tangents, deviations, independent=first._joint.independent, third=third)
+        known = squared_length(tangents)
+        return exact(alone, (tangents, deviations), known, independent=first._joint.independent, third=third)
     if alone._made is not None and alone._of is not None:
         # One source: its rule is exact, as it is for a function written in one.
-        return exact(alone, call.along(call.tangents()), call.deviations(*alone._parts()))
+        tangents = call.along(call.tangents())
+        return exact(alone, (tangents, call.deviations(*alone._parts())), squared_length(tangents))
     return _general(entry, args, kwargs)
 
 
@@ -148,7 +150,7 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gain = gain_of(joint.alone, entry, "noise", *arguments(args[1:], kwargs, tensor_of))
     tangents, draws = run.source(mean, (var - gain.square() * x._var).clamp_min(0))
     tangents, draws = gain * joint.tangents + tangents, gain * joint.deviations + draws
-    return exact(alone, tangents, draws, independent=joint.independent, third=third)
+    return exact(alone, (tangents, draws), squared_length(tangents), independent=joint.independent, third=third)
 
 
 def _third_of_noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

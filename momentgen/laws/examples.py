@@ -9,8 +9,9 @@ network too is looked at first.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -65,7 +66,7 @@ def per_example(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chunk_size: int | None = None,
-    rows: int = 0,
+    rows: Callable[[int], int] | None = None,
 ) -> Any:
     """Call ``run`` for each example of a batch, and stack what it returns.
 
@@ -77,8 +78,8 @@ def per_example(
         args: tensors and moments; those whose first dimension is that of the first moments are split, others shared.
         kwargs: likewise.
         chunk_size: how many examples are computed at once; None for as many as ``rows`` says.
-        rows: how many numbers ``run`` keeps for each value of the network.  On a CPU as many examples are computed at
-            once as keep a layer's rows within 16 MiB; 0 for all.
+        rows: how many numbers ``run`` keeps for each value of the network, by how many values an example's outputs
+            have.  On a CPU as many examples are computed at once as keep a layer's rows within 16 MiB; None for all.
 
     Returns:
         What ``run`` returned, each tensor with the batch in front.
@@ -105,28 +106,36 @@ def per_example(
             split.extend(parts)
         places.append((place, known[key]))
 
-    def of_one(run: Run) -> Callable[..., Any]:
-        def one(*tensors: Tensor) -> Any:
-            mine = list(leaves)
-            made: dict[int, Any] = {}
-            for place, own in places:
-                if own.start not in made:
-                    made[own.start] = _whole([tensor.unsqueeze(0) for tensor in tensors[own]])
-                mine[place] = made[own.start]
-            own_args, own_kwargs = pytree.tree_unflatten(mine, form)
-            return run(own_args, own_kwargs)
+    def with_tensors(tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with these in the place of those that are split."""
+        mine = list(leaves)
+        made: dict[int, Any] = {}
+        for place, own in places:
+            if own.start not in made:
+                made[own.start] = _whole(tensors[own])
+            mine[place] = made[own.start]
+        own_args, own_kwargs = pytree.tree_unflatten(mine, form)
+        return own_args, own_kwargs
 
-        return one
+    def mapped(run: Run, split: list[Tensor], chunk_size: int | None) -> Any:
+        return _mapped(where, lambda *own: run(*with_tensors([part.unsqueeze(0) for part in own])), split, chunk_size)
 
     if batch > 1 and all(map(readable, split)):
-        widest = _check_alone(
-            where, forward, args, kwargs, lambda run: _mapped(where, of_one(run), split, batch, chunk_size)
-        )
-        if chunk_size is None and rows and split[0].device.type == "cpu":
-            chunk_size = _at_once(batch, widest * rows)
-    return _mapped(where, of_one(run), split, batch, chunk_size)
+        # Examples that interact do so in a few of them, too; unless the network was written for this size of batch.
+        for count in sorted({min(batch, _ALONE), batch}):
+            some = [part[:count] for part in split]
+            size = _check_alone(
+                where, forward, with_tensors(some), count, functools.partial(mapped, split=some, chunk_size=chunk_size)
+            )
+            if size is not None:
+                if chunk_size is None and rows is not None and split[0].device.type == "cpu":
+                    chunk_size = _at_once(batch, size.widest * rows(size.outputs))
+                break
+    return mapped(run, split, chunk_size)
 
 
+#: examples that are computed together and alone, to see whether they interact
+_ALONE = 8
 #: bytes of a layer's rows: temporaries of more are returned to the system and mapped anew, a page fault for every 4 KiB
 _ROWS = 2**24
 #: examples below which a call's overhead counts for more
@@ -149,8 +158,9 @@ def _whole(parts: list[Tensor]) -> Any:
     return Moments(*parts) if len(parts) == 2 else JointMoments.of(*parts)
 
 
-def _mapped(where: object, one: Callable[..., Any], split: list[Tensor], batch: int, chunk_size: int | None) -> Any:
+def _mapped(where: object, one: Callable[..., Any], split: list[Tensor], chunk_size: int | None) -> Any:
     """``one`` of the parts of each example, stacked."""
+    batch = len(split[0])
     if batch > 1:
         try:
             with _quiet():
@@ -208,21 +218,35 @@ def _batch_of(where: object, leaves: list[Any]) -> int:
     )
 
 
-#: an example in this share of the batch or more must differ, so that a step function's rounding is no difference
+#: this share of the examples or more must differ, so that a step function's rounding is no difference
 _DIFFERING = 0.25
+
+
+class _Size(NamedTuple):
+    """How many bytes an example has in the widest layer, and how many values in the outputs."""
+
+    widest: int
+    outputs: int
 
 
 def _check_alone(
     where: object,
     forward: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    batch: int,
     mapped: Callable[[Run], Any],
-) -> int:
-    """Compare the network at the means, on the whole batch and on each example alone: two plain forward passes.
+) -> _Size | None:
+    """Compare the network at the means, on a batch and on each of its examples alone: two plain forward passes.
+
+    Args:
+        where: the network, for errors.
+        forward: what runs on laws.
+        given: arguments of the batch, and keyword arguments.
+        batch: its size.
+        mapped: calls a function of one example's arguments for each.
 
     Returns:
-        How many bytes an example has in the widest layer; 0 if the network could not be run.
+        An example's size; None if the network could not be run.
 
     Raises:
         InputError: if the results differ by more than rounding.
@@ -239,14 +263,13 @@ def _check_alone(
             return real
         return [value[0] if value.dim() and len(value) == 1 else value.new_zeros(0) for value in real]
 
-    batch = next(leaf.mean.shape[0] for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
     with torch.no_grad():
         try:
             with _Widest(batch) as widest:
-                together = plain(args, kwargs, alone=False)
+                together = plain(*given, alone=False)
             apart: list[Tensor] = mapped(plain)
         except Exception:
-            return 0  # the run to come fails in its own words, or the network was written for a batch of one
+            return None  # the run to come fails in its own words, or the network was written for a batch of one
     for whole, single in zip(together, apart, strict=True):
         if single.shape[1:] == (0,) != whole.shape[1:]:
             continue  # without a batch in front, which the run to come says
@@ -267,7 +290,7 @@ def _check_alone(
                 "numbers that momentgen does not see (torch.randn)"
             )
 
-    return widest.size
+    return _Size(widest.size, sum(whole.numel() // batch for whole in together))
 
 
 class _Widest(TorchDispatchMode):

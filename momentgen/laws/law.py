@@ -59,8 +59,8 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_call", "_depth", "_joint", "_mean", "_noise", "_of", "_seen", "_var", "_version", "_view",
-        "_waiting",
+        "__weakref__", "_call", "_depth", "_joint", "_later", "_mean", "_noise", "_of", "_seen", "_var", "_version",
+        "_view", "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -77,6 +77,8 @@ class Law:
     _seen: tuple[tuple[Law | Tensor, int], ...]
     #: laws whose moments are not computed yet, and need this one's
     _waiting: list[weakref.ref[Law]] | None
+    #: computes the law where that is put off; its moments are not computed yet
+    _later: Callable[[], Law] | None
     #: how many functions lie between this and the last value without a source
     _depth: int
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
@@ -362,7 +364,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._call = law._of = law._view = law._noise = law._waiting = law._joint = None
+    law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = None
     law._depth = law._version = 0
     return law
 
@@ -392,6 +394,7 @@ def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
+    law._later = None
 
 
 # ----------------------------------------------------------------- arguments

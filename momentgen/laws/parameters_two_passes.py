@@ -39,7 +39,7 @@ def planned_per_example(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chunk: int | None = None,
-    rows: int = 0,
+    rows: Callable[[int], int] | None = None,
 ) -> Any:
     """:func:`~momentgen.laws.examples.per_example`, of passes in which random parameters are sources.
 

@@ -27,7 +27,7 @@ from momentgen.laws.law import DEPTH, Law, laws_in, new_law, versions
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
 
-__all__ = ["chain", "combined", "common_source", "operand", "pending", "scaled", "settle", "walk"]
+__all__ = ["await_writes", "chain", "combined", "common_source", "operand", "pending", "scaled", "settle", "walk"]
 
 
 def chain(law: Law) -> list[Law]:
@@ -126,13 +126,13 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
 def _await_all(law: Law, value: Law, source: Law) -> None:
     """Let ``law`` be computed before anything that it is a function of is written to."""
     if value is not law:
-        _await(value, law)
+        await_writes(value, law)
     if not same_value(value, source):
         for part in laws_in(value._call[1]):  # type: ignore[index]
             _await_all(law, part, source)
 
 
-def _await(value: Law, law: Law) -> None:
+def await_writes(value: Law, law: Law) -> None:
     """Let ``law`` be computed before ``value``, or what it is a view of, is written to."""
     while True:
         if value._waiting is None:
@@ -171,6 +171,10 @@ _LONGEST = 12
 
 def settle(law: Any) -> None:
     """Compute the moments of a pending law."""
+    if law._later is not None:
+        found, law._later = law._later(), None
+        law._mean, law._var = found._parts()
+        return
     from momentgen.laws.diagonal import pair
     from momentgen.laws.numerics.quadrature import quadrature
 

@@ -35,6 +35,7 @@ from momentgen.laws.backward import (
     every_output,
     lifted,
     normal_numbers,
+    rows_of,
 )
 from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
@@ -137,7 +138,9 @@ def propagate(
 
     args, kwargs = with_moments(args, kwargs)
     device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
-    rows = spent.directions + spent.samples
+
+    def rows(outputs: int) -> int:
+        return rows_of(outputs) if outputs <= few else spent.directions + spent.samples
 
     def found() -> Any:
         return _from_parts(planned_per_example(where, forward, one, args, kwargs, spent.examples, rows), plan)
@@ -198,7 +201,7 @@ def _combined(mean: Tensor, spent: Effort) -> Tensor:
 def _second_pass(
     forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Derivatives, spent: Effort
 ) -> Any:
-    basis = directions_of(found.by, found.variances, spent.directions).detach()
+    basis = directions_of(torch.cat(found.by, 1), torch.cat(found.variances), spent.directions).detach()
     # Draws whose mean is 0 leave the mean of whatever is linear as it is.
     draws = normal_numbers(spent.samples, basis.shape[1], spent.seed, basis, centred=True)
     run = Run(basis, draws, draws @ basis.mT)
