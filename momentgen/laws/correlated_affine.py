@@ -111,17 +111,20 @@ def movement_rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     moved = by_rule(entry, args, kwargs, marginals)
     call = Call(entry, args, kwargs)
     first = call.laws[0]
-    zero = call(*[torch.zeros_like(law._mean) for law in call.laws])
+    only_moves = entry.name in _ONCE  # and puts nothing beside the values
+    zero = None if only_moves else call(*[torch.zeros_like(law._mean) for law in call.laws])
 
     def part(*values: Tensor) -> Any:
         out = call(*values)
+        if zero is None:
+            return out
         if isinstance(out, Tensor):
             return _less(out, zero)
         return tuple(_less(a, b) for a, b in zip(out, zero, strict=True))
 
     skewed = any(law._joint.third is not None for law in call.laws)
     rows = torch.vmap(part)(*[stacked(law, skewed) for law in call.laws])
-    independent = first._joint.independent and entry.name in _ONCE
+    independent = first._joint.independent and only_moves
 
     def law(alone: Diagonal, own: Tensor) -> Correlated:
         mean, var = alone._parts()
