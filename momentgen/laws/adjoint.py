@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -141,23 +141,36 @@ def _rule(name: str, kind: str) -> Rule:
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
             return args[0].mean(dims, keepdim=True)
-        own = diagonal_rule(name, kind)
+        own = cast(Rule, diagonal_rule(name, kind))
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
                 raise foreign(entry, law)
             if kind != "query" and law._later is not None:
                 law._parts()
+        if kind in ("query", "refusal", "write"):
+            return own(entry, args, kwargs)
 
         def found() -> Any:
-            return own(entry, args, kwargs)  # type: ignore[misc]
+            value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
+            return _each(value, lambda law: _attached(law, entry, kind, args, kwargs))
 
-        if kind in ("query", "refusal", "write"):
-            return found()
         if kind == "pointwise" and _may_wait(entry, args, kwargs):
-            return _deferred(lambda: _attached(found(), entry, kind, args, kwargs), entry, args, kwargs)
-        return _each(found(), lambda law: _attached(law, entry, kind, args, kwargs))
+            return _deferred(found, entry, args, kwargs)
+        return found()
 
     return rule
+
+
+def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A pointwise function of ``args[0]`` with a mean that is a constant to the shifts: its slope comes by itself."""
+    x = args[0]
+    if type(x) is Adjoint and x._mean is not None:
+        still = new_law(Adjoint, *map(_constant, x._parts()))
+        found = own(entry, (still, *args[1:]), kwargs)
+        if type(found) is Diagonal and found._call is not None and found._call[0] is entry and found._of is still:
+            found._call = found._of = None
+            return remember(found, entry, args, kwargs, x)
+    return own(entry, args, kwargs)
 
 
 def _may_wait(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -168,7 +181,7 @@ def _may_wait(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     return is_monotone(entry, args, kwargs)
 
 
-def _deferred(compute: Callable[[], Diagonal], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Adjoint:
+def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Adjoint:
     """A function of ``args[0]`` that is computed when somebody asks for its moments."""
     x, with_gradients = args[0], torch.is_grad_enabled()
     law: Adjoint = new_law(Adjoint, None)  # type: ignore[arg-type]
@@ -176,7 +189,7 @@ def _deferred(compute: Callable[[], Diagonal], entry: Entry, args: tuple[Any, ..
     remember(law, entry, args, kwargs, x)
     await_writes(x, law)
 
-    def later() -> Diagonal:
+    def later() -> Law:
         with torch.set_grad_enabled(with_gradients):
             return compute()
 

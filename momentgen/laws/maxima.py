@@ -179,7 +179,9 @@ def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outsid
         # Each dimension becomes two: windows, and places within one, which move to the end.
         count, size = len(windows), len(windows[0])
         if [k for window in windows for k in window] == list(range(count * size)):  # side by side: nothing is copied
-            values = values.narrow(first + d, 0, count * size).unflatten(first + d, (count, size))
+            if values.shape[first + d] != count * size:
+                values = values.narrow(first + d, 0, count * size)
+            values = values.unflatten(first + d, (count, size))
             values = values.movedim(first + d + 1, -1)
             continue
         index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
