@@ -2,7 +2,7 @@
 
     python benchmarks/correlation.py --data DIR          # DIR holds mnist.npz
     python benchmarks/correlation.py --data DIR --methods covariance correlated --networks mlp lenet
-    python benchmarks/correlation.py --data DIR --few    # cost of adjoint and correlated by the number of outputs
+    python benchmarks/correlation.py --data DIR --few    # networks of few outputs, those of one to equal error
     python benchmarks/correlation.py --table             # the table of docs/networks.md, from the results on disk
 
 Networks are plain torch modules trained on MNIST, called as a user does: ``momentgen.convert(net, method)(Moments(x,
@@ -14,11 +14,13 @@ var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over
     kl           of the class posterior E softmax(outputs), Monte Carlo's against the method's, in nats
     hidden       geometric mean of σ / σ_MC over the layers, a geometric mean over its units each
     cost         processor seconds over those of one plain forward pass of the same batch, of 64 examples
-    equal_runs   samples of Monte Carlo with the same error of σ, 1 / 2 rms(log ratio)²; speedup is that over the cost
+    equal_runs   samples of Monte Carlo with the same error of σ, 1 / 2 rms(log ratio)²
+    speedup      what so many samples cost, measured beside it by those of "Monte Carlo 96", over the cost
 
 Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Memory is the peak of what torch
-allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of at most 1,024 images.  Rows are
-added to those that are there already if they were measured on the same inputs.
+allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of as many images at once as are
+fast.  Rows are added to those that are there already if they were measured on the same inputs.  "one output" has the
+ratio and the cost to equal error of networks of one output, each of the network's own.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _answers import Answer, Layers, Truth, answer, hidden, known_methods, runner, truth
+from _answers import MONTE_CARLO, Answer, Layers, Truth, answer, hidden, known_methods, runner, truth
 from _common import RESULTS, console, environment, interleaved_medians
 from _trained import NETWORKS, Trained, cache_folder, images, trained
 from rich.box import SIMPLE_HEAD
@@ -141,8 +143,10 @@ def measure(one: Trained, method: str, x: Moments, deep: Moments, expected: Trut
     return row
 
 
-def costs(one: Trained, methods: list[str], x: Moments, rounds: int) -> dict[str, Row]:
-    """Processor seconds of the methods over the plain network's on the same batch, all taking turns."""
+def timed(
+    one: Trained, contestants: dict[str, Callable[[Moments], object]], x: Moments, rounds: int
+) -> dict[str, float]:
+    """Processor seconds over the plain network's on the same batch, all taking turns, Monte Carlo's among them."""
 
     def call(run: Callable[[Moments], object]) -> Callable[[], object]:
         return lambda: run(x)
@@ -151,45 +155,64 @@ def costs(one: Trained, methods: list[str], x: Moments, rounds: int) -> dict[str
     def plain() -> object:
         return one.net(x.mean)
 
-    contestants: dict[str, Callable[[], object]] = {"plain": plain}
-    contestants |= {method: call(runner(method, one)[0]) for method in methods}
-    seconds = interleaved_medians(contestants, rounds=rounds, clock=time.process_time)
-    return {method: {"cost": seconds[method] / seconds["plain"]} for method in methods}
+    known = {BASELINE: runner(BASELINE, one)[0], **contestants}
+    seconds = interleaved_medians(
+        {"plain": plain, **{name: call(run) for name, run in known.items()}}, rounds=rounds, clock=time.process_time
+    )
+    return {name: seconds[name] / seconds["plain"] for name in known}
 
 
-class First(nn.Module):
-    """A network's first ``count`` outputs."""
+#: what others are compared with at equal error
+BASELINE = "Monte Carlo 96"
 
-    def __init__(self, net: nn.Module, count: int) -> None:
+
+def speedup(equal_runs: float, method: str, costs: dict[str, float]) -> float:
+    """What Monte Carlo costs for the same error of σ, over what the method costs."""
+    return equal_runs * costs[BASELINE] / MONTE_CARLO[BASELINE] / costs[method]
+
+
+class Only(nn.Module):
+    """Some of a network's outputs."""
+
+    def __init__(self, net: nn.Module, places: list[int]) -> None:
         super().__init__()
-        self.net, self.count = net, count
+        self.net, self.places = net, places
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)[:, : self.count]
+        return self.net(x)[:, self.places]
 
 
-#: numbers of outputs by which the default chooses
-FEW = (1, 2, 3, 5, 10)
+def only(one: Trained, places: list[int]) -> Trained:
+    """The network with some of its outputs."""
+    part = dataclasses.replace(one, net=Only(one.net, places))
+    part.net.training = False  # its own flag only: dropout stays as it is
+    return part
+
+
+#: numbers of outputs by which the default chooses, and the methods among which it does
+FEW, CHOICES = (1, 2, 3, 5, 10), ("adjoint", "correlated")
 
 
 def few_outputs(one: Trained, x: Moments, rounds: int) -> dict[int, Row]:
-    """Cost of ``adjoint`` and ``correlated`` on networks of few outputs, all taking turns; as in :func:`costs`."""
-    cut = {count: dataclasses.replace(one, net=First(one.net, count)) for count in FEW}
-    for part in cut.values():
-        part.net.training = False  # its own flag only: dropout stays as it is
+    """Cost of ``adjoint`` and ``correlated`` on networks of few outputs; as in :func:`timed`."""
+    cut = {count: only(one, list(range(count))) for count in FEW}
+    found = timed(
+        one, {f"{method} {count}": runner(method, cut[count])[0] for count in FEW for method in CHOICES}, x, rounds
+    )
+    return {
+        count: {method: found[f"{method} {count}"] for method in CHOICES} | {BASELINE: found[BASELINE]} for count in FEW
+    }
 
-    def call(count: int, method: str) -> Callable[[], object]:
-        run, _ = runner(method, cut[count])
-        return lambda: run(x)
 
-    @torch.no_grad()
-    def plain() -> object:
-        return one.net(x.mean)
-
-    methods = ("adjoint", "correlated")
-    contestants = {f"{method} {count}": call(count, method) for count in FEW for method in methods}
-    seconds = interleaved_medians({"plain": plain, **contestants}, rounds=rounds, clock=time.process_time)
-    return {count: {method: seconds[f"{method} {count}"] / seconds["plain"] for method in methods} for count in FEW}
+def one_output(one: Trained, x: Moments, expected: Truth, method: str) -> Row:
+    """The errors of σ on networks of one output, each of the network's own."""
+    logs = []
+    for place in range(expected.output.mean.shape[1]):
+        found = answer(runner(method, only(one, [place]))[0](x))
+        logs.append((found.var[:, 0] / expected.output.var[:, place]).log() / 2)
+    together, noise = torch.stack(logs), 1 / (2 * expected.samples)
+    square = max(together.square().mean().item() - noise, noise / 10)
+    return {"ratio": together.mean().exp().item(), "equal_runs": 1 / (2 * square)}
 
 
 def memory(one: Trained, methods: list[str], x: Moments, folder: Path) -> dict[str, Row]:
@@ -320,6 +343,22 @@ def documented(data: Row) -> str:
 SHOWN = ("ap2", "correlated", "adjoint", "Monte Carlo 96")
 
 
+def measure_few(one: Trained, results: Results, arguments: argparse.Namespace) -> None:
+    """Costs of few outputs, and networks of one output at equal error."""
+    batch = inputs(one, max(one.recipe.variances), arguments.batch)
+    costs = few_outputs(one, batch, arguments.rounds)
+    for count, row in costs.items():
+        results.add("few outputs", f"{one.name} | {count}", row)
+    for case, var in one.recipe.cases().items():
+        x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)
+        expected = truth(one, x, arguments.samples, deep, arguments.hidden_samples, arguments.checkpoints)
+        for method in CHOICES:
+            row = one_output(one, x, expected, method)
+            row |= {"cost": costs[1][method], "speedup": speedup(row["equal_runs"], method, costs[1])}
+            results.add("one output", f"{one.name} | {case} | {method}", row)
+    results.write()
+
+
 def main() -> None:
     known = known_methods()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -332,7 +371,7 @@ def main() -> None:
     parser.add_argument("--hidden-inputs", type=int, default=4, help="test images at hidden layers")
     parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
     parser.add_argument("--rounds", type=int, default=3, help="of timing")
-    parser.add_argument("--few", action="store_true", help="measure only costs of networks of few outputs")
+    parser.add_argument("--few", action="store_true", help="measure only networks of few outputs")
     parser.add_argument("--table", action="store_true", help="print the documented table, and measure nothing")
     parser.add_argument("--memory", action="store_true", help="measure memory too")
     parser.add_argument("--checkpoints", type=Path, default=cache_folder(), help="folder for weights and Monte Carlo")
@@ -358,12 +397,10 @@ def main() -> None:
         size = sum(parameter.numel() for parameter in one.net.parameters())
         results.add("networks", name, {"accuracy": one.accuracy, "parameters": size, "trained_seconds": one.seconds})
         if arguments.few:
-            batch = inputs(one, max(one.recipe.variances), arguments.batch)
-            for count, row in few_outputs(one, batch, arguments.rounds).items():
-                results.add("few outputs", f"{name} | {count}", row)
-            results.write()
+            measure_few(one, results, arguments)
             continue
-        spent: dict[str, Row] = {}
+        spent: dict[str, float] = {}
+        bytes_of: dict[str, Row] = {}
         for case, var in one.recipe.cases().items():
             x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)
             expected = truth(one, x, arguments.samples, deep, arguments.hidden_samples, arguments.checkpoints)
@@ -371,14 +408,13 @@ def main() -> None:
             rows = {method: measure(one, method, x, deep, expected) for method in arguments.methods}
             fine = [method for method, row in rows.items() if "error" not in row and method not in spent]
             batch = inputs(one, var, arguments.batch)
-            spent |= costs(one, fine, batch, arguments.rounds)
-            if arguments.memory:
-                for method, row in memory(one, fine, batch, arguments.checkpoints).items():
-                    spent[method] |= row
+            if fine:
+                spent |= timed(one, {method: runner(method, one)[0] for method in fine}, batch, arguments.rounds)
+                bytes_of |= memory(one, fine, batch, arguments.checkpoints) if arguments.memory else {}
             for method, row in rows.items():
                 if "error" not in row:
-                    row |= spent[method]
-                    row["speedup"] = row["equal_runs"] / row["cost"]
+                    row |= {"cost": spent[method], **bytes_of.get(method, {})}
+                    row["speedup"] = speedup(row["equal_runs"], method, spent)
                 results.add("rows", f"{name} | {case} | {method}", row)
             results.write()
     show(results)
