@@ -8,6 +8,7 @@ max(x, 0) = x + max(-x, 0).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,13 @@ class CovarianceTruth:
 
     def at(self, mean1: float, var1: float, mean2: float, var2: float, cov: float) -> tuple[float, ...]:
         """The outputs at one point."""
-        with ctx.workprec(_BITS):
-            row = _KINDS[self.kind](*map(arb, (mean1, var1, mean2, var2, cov)))
-            return tuple(float(value) for value in row)
+        return _at(self.kind, mean1, var1, mean2, var2, cov)
+
+
+@functools.lru_cache(maxsize=2**17)  # a build asks for many points several times
+def _at(kind: str, *point: float) -> tuple[float, ...]:
+    with ctx.workprec(_BITS):
+        return tuple(float(value) for value in _KINDS[kind](*map(arb, point)))
 
 
 def _cdf(z: arb) -> arb:
@@ -284,25 +289,32 @@ def _curved(a: arb, b: arb, s1: arb, s2: arb, cov: arb) -> _Row:
     lo, hi = _range(float(a), float(b), q)
     length = hi - lo
     totals = [arb(0)] * 6
-    for x, weight in gauss_legendre(_NODES):
-        node = arb(str(x))
-        at = lo + length * node**5
+    for place, weight in _places():
+        at = lo + length * place
         square = at * at
         r, wide = (1 - square) / (1 + square), (1 + square) * (1 + square) / (4 * square)  # 1/(1 - r²)
         exponent = -(a * a - 2 * r * a * b + b * b) * wide / 2
-        e = arb(str(weight)) * 5 * node**4 * exponent.exp() / (1 + square)
+        e = weight * exponent.exp() / (1 + square)
         first = _hermite((a - r * b) * wide / s1, 1 - wide / (s1 * s1))
         second = _hermite((b - r * a) * wide / s2, 1 - wide / (s2 * s2))
         together = r * wide / (s1 * s2)
-        for place, (i, j) in enumerate(_ORDERS):
+        for output, (i, j) in enumerate(_ORDERS):
             one, two = first[i], second[j]
             value = one[0] * two[0] + together * (one[1] * two[1] + together * one[2] * two[2] / 2)
-            totals[place] += e * value * (rho - r) if place < 5 else e * value
+            totals[output] += e * value * (rho - r) if output < 5 else e * value
     scale = length / arb.pi()
     *weighted, plain = (scale * total for total in totals)
     # An odd derivative of the second input, and ds, have the sign of the covariance; (c - s) ds has none.
     signs = (1, 1, sign, 1, 1)
     return (*(turned * s1 * s2 * value for turned, value in zip(signs, weighted, strict=True)), sign * plain)
+
+
+@functools.cache
+def _places() -> list[tuple[arb, arb]]:
+    """x^5 and 5 x^4 times the weight of the nodes of Gauss and Legendre."""
+    with ctx.workprec(_BITS):
+        nodes = [(arb(str(x)), arb(str(weight))) for x, weight in gauss_legendre(_NODES)]
+        return [(x**5, weight * 5 * x**4) for x, weight in nodes]
 
 
 def _range(a: float, b: float, q: arb) -> tuple[arb, arb]:
