@@ -20,7 +20,7 @@ var))``.  The truth is Monte Carlo on the plain network.  Figures of a row, over
 Units whose σ_MC is below a hundredth of the layer's mean σ_MC are left out of ratios.  Memory is the peak of what torch
 allocates in a call, over the plain network's; that of Monte Carlo is its chunks', of as many images at once as are
 fast.  Rows are added to those that are there already if they were measured on the same inputs.  "one output" has the
-ratio and the cost to equal error of networks of one output, each of the network's own.
+ratio and the cost to equal error of networks of one output, each of the network's own, in batches of three sizes.
 """
 
 from __future__ import annotations
@@ -343,18 +343,29 @@ def documented(data: Row) -> str:
 SHOWN = ("ap2", "correlated", "adjoint", "Monte Carlo 96")
 
 
+#: sizes of batches at which networks of one output are timed: in a small one a call's overhead counts for more
+BATCHES = (64, 256, 1024)
+
+
 def measure_few(one: Trained, results: Results, arguments: argparse.Namespace) -> None:
     """Costs of few outputs, and networks of one output at equal error."""
-    batch = inputs(one, max(one.recipe.variances), arguments.batch)
-    costs = few_outputs(one, batch, arguments.rounds)
-    for count, row in costs.items():
+    noisiest = max(one.recipe.variances)
+    batch = inputs(one, noisiest, arguments.batch)
+    for count, row in few_outputs(one, batch, arguments.rounds).items():
         results.add("few outputs", f"{one.name} | {count}", row)
+    alone = {method: runner(method, only(one, [0]))[0] for method in CHOICES}
+    costs = {
+        size: timed(one, alone, inputs(one, noisiest, size), arguments.rounds)
+        for size in ((arguments.batch,) if arguments.quick else BATCHES)
+    }
     for case, var in one.recipe.cases().items():
         x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)
         expected = truth(one, x, arguments.samples, deep, arguments.hidden_samples, arguments.checkpoints)
         for method in CHOICES:
             row = one_output(one, x, expected, method)
-            row |= {"cost": costs[1][method], "speedup": speedup(row["equal_runs"], method, costs[1])}
+            for size, spent in costs.items():
+                row[f"cost, batch of {size}"] = spent[method]
+                row[f"speedup, batch of {size}"] = speedup(row["equal_runs"], method, spent)
             results.add("one output", f"{one.name} | {case} | {method}", row)
     results.write()
 
