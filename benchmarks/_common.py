@@ -26,12 +26,15 @@ def interleaved_medians(
     rounds: int,
     at_least: float = 2e-3,
     clock: Callable[[], float] = time.perf_counter,
+    warm: bool = False,
 ) -> dict[str, float]:
     """Median seconds a call of each contestant.
 
     All take turns in every round, so that a slow spell of the machine hits all alike; fast ones
     are called often enough in a turn to last ``at_least`` seconds.  ``clock`` is another clock,
-    such as :func:`time.process_time`, which does not count what other processes take.
+    such as :func:`time.process_time`, which does not count what other processes take.  With ``warm``
+    each begins its turn with a call that is not timed, so that it finds the memory that it left
+    and not what another has given back to the system.
     """
     calls = {}
     for name, run in contestants.items():
@@ -42,6 +45,8 @@ def interleaved_medians(
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, run in contestants.items():
+            if warm:
+                run()
             started = clock()
             for _ in range(calls[name]):
                 run()

@@ -3,6 +3,7 @@
     python benchmarks/correlation.py --data DIR          # DIR holds mnist.npz
     python benchmarks/correlation.py --data DIR --methods covariance correlated --networks mlp lenet
     python benchmarks/correlation.py --data DIR --few    # networks of few outputs, those of one to equal error
+    python benchmarks/correlation.py --data DIR --flushed  # costs with numbers below the normal range taken as 0
     python benchmarks/correlation.py --table             # the table of docs/networks.md, from the results on disk
 
 Networks are plain torch modules trained on MNIST, called as a user does: ``momentgen.convert(net, method)(Moments(x,
@@ -37,7 +38,7 @@ from typing import Any
 import torch
 from _answers import MONTE_CARLO, Answer, Layers, Truth, answer, hidden, known_methods, runner, truth
 from _common import RESULTS, console, environment, interleaved_medians
-from _trained import NETWORKS, Trained, cache_folder, images, trained
+from _trained import NETWORKS, Images, Trained, cache_folder, images, trained
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor, nn
@@ -157,7 +158,10 @@ def timed(
 
     known = {BASELINE: runner(BASELINE, one)[0], **contestants}
     seconds = interleaved_medians(
-        {"plain": plain, **{name: call(run) for name, run in known.items()}}, rounds=rounds, clock=time.process_time
+        {"plain": plain, **{name: call(run) for name, run in known.items()}},
+        rounds=rounds,
+        clock=time.process_time,
+        warm=True,
     )
     return {name: seconds[name] / seconds["plain"] for name in known}
 
@@ -343,6 +347,32 @@ def documented(data: Row) -> str:
 SHOWN = ("ap2", "correlated", "adjoint", "Monte Carlo 96")
 
 
+def measure_memory(results: Results, data: Images, arguments: argparse.Namespace) -> None:
+    """Adds to the rows what their methods allocate."""
+    for name in arguments.networks:
+        one = trained(name, data, arguments.checkpoints, arguments.quick)
+        batch = inputs(one, max(one.recipe.variances), arguments.batch)
+        rows = {key: row for key, row in results.data["rows"].items() if key.startswith(f"{name} | ")}
+        fine = {key.rpartition(" | ")[2] for key, row in rows.items() if "error" not in row}
+        found = memory(one, [m for m in arguments.methods if m in fine], batch, arguments.checkpoints)
+        for key, row in rows.items():
+            method = key.rpartition(" | ")[2]
+            if method in found and "error" not in row:
+                results.add("rows", key, row | found[method])
+    results.write()
+
+
+def measure_flushed(one: Trained, results: Results, arguments: argparse.Namespace) -> None:
+    """Costs at the least noise, which makes the most subnormal numbers, where the processor takes these as 0."""
+    batch = inputs(one, min(one.recipe.variances), arguments.batch)
+    methods = {method: runner(method, one)[0] for method in ("ap2", *CHOICES)}
+    torch.set_flush_denormal(True)
+    found = timed(one, methods, batch, arguments.rounds)
+    torch.set_flush_denormal(False)
+    results.add("cost, subnormal numbers flushed", one.name, dict(found))
+    results.write()
+
+
 #: sizes of batches at which networks of one output are timed: in a small one a call's overhead counts for more
 BATCHES = (64, 256, 1024)
 
@@ -383,6 +413,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
     parser.add_argument("--rounds", type=int, default=3, help="of timing")
     parser.add_argument("--few", action="store_true", help="measure only networks of few outputs")
+    parser.add_argument("--flushed", action="store_true", help="measure only costs without subnormal numbers")
     parser.add_argument("--table", action="store_true", help="print the documented table, and measure nothing")
     parser.add_argument("--memory", action="store_true", help="measure memory too")
     parser.add_argument("--checkpoints", type=Path, default=cache_folder(), help="folder for weights and Monte Carlo")
@@ -410,8 +441,10 @@ def main() -> None:
         if arguments.few:
             measure_few(one, results, arguments)
             continue
+        if arguments.flushed:
+            measure_flushed(one, results, arguments)
+            continue
         spent: dict[str, float] = {}
-        bytes_of: dict[str, Row] = {}
         for case, var in one.recipe.cases().items():
             x, deep = inputs(one, var, arguments.inputs), inputs(one, var, arguments.hidden_inputs)
             expected = truth(one, x, arguments.samples, deep, arguments.hidden_samples, arguments.checkpoints)
@@ -421,13 +454,14 @@ def main() -> None:
             batch = inputs(one, var, arguments.batch)
             if fine:
                 spent |= timed(one, {method: runner(method, one)[0] for method in fine}, batch, arguments.rounds)
-                bytes_of |= memory(one, fine, batch, arguments.checkpoints) if arguments.memory else {}
             for method, row in rows.items():
                 if "error" not in row:
-                    row |= {"cost": spent[method], **bytes_of.get(method, {})}
+                    row["cost"] = spent[method]
                     row["speedup"] = speedup(row["equal_runs"], method, spent)
                 results.add("rows", f"{name} | {case} | {method}", row)
             results.write()
+    if arguments.memory:  # last: after torch's profiler has run, calls take longer
+        measure_memory(results, data, arguments)
     show(results)
     console.print(f"numbers: {arguments.out}", highlight=False)
 

@@ -218,8 +218,7 @@ class _Finder:
         self._polynomials()
         self._weights_behind()
         self.items = {index: self.items[index] for index in self._live()}
-        clusters, chains = self._clusters()
-        groups = self._alike(self._turns(clusters, chains)) if loops else []
+        groups, chains = self._groups() if loops else ([], {})
         summed: dict[int, set[int]] = defaultdict(set)  # of a sum: the values that loops add to it
         for turn in itertools.chain(*groups):
             for root, pairs in turn.sums.items():
@@ -230,6 +229,16 @@ class _Finder:
         form = Form(self.graph.inputs, self.graph.params, self.items, self._parts(made), self.outputs)
         form.comments = {i: text for i, text in self.graph.comments.items() if i in self.items}
         return form
+
+    def _groups(self) -> tuple[list[list[_Turn]], dict[int, _Chain]]:
+        """Turns of loops, and the sums that take them in."""
+        longest = max((len(chain.terms) for chain in self._chains().values()), default=0)
+        for least in sorted({2, max(longest // 2, 2)}):
+            clusters, chains = self._clusters(least)
+            if groups := self._alike(self._turns(clusters, chains)):
+                return groups, chains
+            # What all turns read may have its like, too, but not as often as there are turns.
+        return [], {}
 
     # --- polynomials -------------------------------------------------------------
     def _polynomials(self) -> None:
@@ -289,8 +298,8 @@ class _Finder:
         item = self.items[index]
         return item.kind == "const" or (item.kind == "select" and all(map(self._const, item.args[1:])))
 
-    def _clusters(self) -> tuple[list[set[int]], dict[int, _Chain]]:
-        """Parts that are alike, and the sums that take them in."""
+    def _chains(self) -> dict[int, _Chain]:
+        """Sums of products by constants, by where they end."""
         uses = self._uses()
         chains: dict[int, _Chain] = {}
         inside: set[int] = set()
@@ -300,9 +309,14 @@ class _Finder:
                 if len(chain.terms) > 1:
                     chains[index] = chain
                     inside |= chain.links
+        return chains
+
+    def _clusters(self, least: int) -> tuple[list[set[int]], dict[int, _Chain]]:
+        """Parts that are alike, made of what has at least so many likes, and the sums that take them in."""
+        chains = self._chains()
         for _ in range(3):
             adders: set[int] = set().union(*(chain.links for chain in chains.values()))
-            clusters = self._components(adders)
+            clusters = self._components(adders, least)
             member = {index: number for number, cluster in enumerate(clusters) for index in cluster}
             kept = {
                 index: chain
@@ -314,7 +328,7 @@ class _Finder:
             chains = kept
         return clusters, chains
 
-    def _components(self, adders: set[int]) -> list[set[int]]:
+    def _components(self, adders: set[int], least: int) -> list[set[int]]:
         shapes: dict[Any, int] = {}
         shape: dict[int, int] = {}
         classes: dict[int, list[int]] = defaultdict(list)
@@ -328,7 +342,7 @@ class _Finder:
             shape[index] = shapes.setdefault(key, len(shapes))
             if item.args and index not in adders:
                 classes[shape[index]].append(index)
-        many = {index for members in classes.values() if len(members) > 1 for index in members}
+        many = {index for members in classes.values() if len(members) >= least for index in members}
         parent = {index: index for index in many}
 
         def root(index: int) -> int:
