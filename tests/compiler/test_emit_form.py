@@ -120,6 +120,24 @@ def test_atoms_are_a_loop_and_mean_the_same(atoms: int, derivatives: int, irregu
         np.testing.assert_allclose(got, want[name], rtol=1e-11, atol=1e-14)
 
 
+def test_atoms_that_all_read_values_that_are_alike_are_a_loop() -> None:
+    """What does not change from atom to atom may have its like, too: twice and six times the mean."""
+    g, tables = Graph(inputs=("mean", "var")), Tables()
+    twice, sixfold = (g.mul(g.input("mean"), g.const(factor)) for factor in (2, 6))
+    total = g.const(0)
+    for k in range(8):
+        root = g.sqrt(g.add(g.input("var"), g.const(0.3 + 0.2 * k)))
+        e = g.exp_mantissa(g.mul(g.mul(root, root), g.const(-0.5)))
+        value = g.add(g.mul(e, twice), g.mul(g.add(e, root), sixfold))
+        total = g.madd(g.const(0.4 - 0.1 * k), value, total)
+    g.output("mean", total)
+    form = form_of(g, tables)
+    (loop,) = (part for part in form.parts if isinstance(part, Loop))
+    assert loop.turns >= 7
+    want, got = outputs_float64(g, POINTS), evaluated(form, tables, POINTS)
+    np.testing.assert_allclose(got["mean"], want["mean"], rtol=1e-11, atol=1e-14)
+
+
 def test_a_sum_that_its_own_atoms_wait_for_is_no_loop() -> None:
     g, tables = Graph(inputs=("mean", "var")), Tables()
     widths = [g.sqrt(g.add(g.input("var"), g.const(0.1 * k))) for k in range(1, 6)]
