@@ -172,10 +172,9 @@ def correlated(
     mean: Tensor, var: Tensor, tangents: Tensor, deviations: Tensor, explained: Tensor | None = None, **more: Any
 ) -> Correlated:
     """A law; ``more`` are fields of :class:`Joint`."""
-    alone = more.pop("alone", None)
     if explained is None:
         explained = squared_length(tangents)
-    return law_of(mean, var, Joint((tangents, deviations), explained, alone or diagonal(mean, var), **more))
+    return law_of(mean, var, Joint((tangents, deviations), explained, diagonal(mean, var), **more))
 
 
 def law_of(mean: Tensor, var: Tensor, joint: Joint) -> Correlated:
