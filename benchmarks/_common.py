@@ -33,8 +33,7 @@ def interleaved_medians(
     All take turns in every round, so that a slow spell of the machine hits all alike; fast ones
     are called often enough in a turn to last ``at_least`` seconds.  ``clock`` is another clock,
     such as :func:`time.process_time`, which does not count what other processes take.  With ``warm``
-    each begins its turn with a call that is not timed, so that it finds the memory that it left
-    and not what another has given back to the system.
+    each begins its turn with a call that is not timed.
     """
     calls = {}
     for name, run in contestants.items():

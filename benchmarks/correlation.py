@@ -460,7 +460,7 @@ def main() -> None:
                     row["speedup"] = speedup(row["equal_runs"], method, spent)
                 results.add("rows", f"{name} | {case} | {method}", row)
             results.write()
-    if arguments.memory:  # last: after torch's profiler has run, calls take longer
+    if arguments.memory:  # last, so that torch's profiler has no part in the timings
         measure_memory(results, data, arguments)
     show(results)
     console.print(f"numbers: {arguments.out}", highlight=False)
