@@ -6,15 +6,15 @@ of an output by that shift, with all variances held fixed, says what the source 
 function f the linear part of f(X) is E f' (X - E X), and the remainder Var f(X) - (E f')² v is never negative.
 
 The covariance of outputs k and l is the sum over sources of Σ_i a_ki R_i a_li, with a the derivatives and R the
-sources' variances.  It knows the correlations that a diagonal propagation loses, to first order in each layer.
+sources' variances.  It knows the correlations that a diagonal propagation loses, to first order in each layer.  The
+variances of hidden layers, at which derivatives and remainders are taken, are brought to their size by probes
+(:mod:`momentgen.laws.probes`).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -27,84 +27,16 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
 from momentgen.laws.pointwise import is_registered, op_and_parameters
+from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.source import await_writes
+from momentgen.laws.sources import SOURCES, constant
 from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["SOURCES", "Adjoint", "Sources", "adjoint", "foreign", "gain_of", "recording", "shifted_law"]
-
-
-class Sources:
-    """The sources of randomness of one run, in the order in which it meets them.
-
-    Attributes:
-        variances: of each source that counts, of the shape of the values that it shifts.
-        softmaxes: the laws that a softmax or its logarithm has returned.
-
-    Args:
-        shifts: a vector for each source that counts; sources beyond the last, or of another length, are not shifted.
-        residuals: whether what nonlinear functions add counts as a source.
-        dtype: of the shifts.
-    """
-
-    def __init__(self, shifts: Sequence[Tensor], residuals: bool, dtype: torch.dtype) -> None:
-        self._shifts, self._residuals, self.dtype = shifts, residuals, dtype
-        self._level = torch._C._functorch.maybe_current_level()
-        self.variances: list[Tensor] = []
-        self.softmaxes: list[weakref.ref[Law]] = []
-        self._met: list[tuple[int, bool]] = []
-
-    def constant(self, value: Tensor) -> Tensor:
-        """A constant to derivatives by the shifts, and to no other: gradients of what is found from them stay whole."""
-        if self._level is None:
-            return value
-        return torch._C._functorch._unwrap_for_grad(value, self._level)
-
-    def lengths(self, residuals: bool) -> list[int]:
-        """How many values each source has that was met, with what nonlinear functions add or without."""
-        return [length for length, is_residual in self._met if residuals or not is_residual]
-
-    def _next(self, length: int, is_residual: bool = False) -> Tensor | None:
-        self._met.append((length, is_residual))
-        place = len(self.variances) - 1
-        fits = place < len(self._shifts) and len(self._shifts[place]) == length
-        return self._shifts[place] if fits else None
-
-    def shifted(self, mean: Tensor, var: Tensor, is_residual: bool = False) -> Tensor:
-        """``mean`` with the shift of a new source of that *variance*."""
-        self.variances.append(self.constant(var))
-        shift = self._next(mean.numel(), is_residual)
-        return mean if shift is None else mean + shift.view(mean.shape)
-
-    def combined(self, mean: Tensor, factor: Tensor) -> Tensor:
-        """``mean`` with the shift of a new source of covariance ``factor.mT @ factor``, the factor of shape (r, n)."""
-        self.variances.append(factor.new_ones(len(factor)))
-        shift = self._next(len(factor))
-        return mean if shift is None else mean + (shift @ factor).view(mean.shape)
-
-    def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> Tensor:
-        """``mean`` with the shift of what a nonlinear function adds, of that *variance*, if that counts."""
-        if self._residuals:
-            return self.shifted(mean, var(), is_residual=True)
-        self._met.append((mean.numel(), True))
-        return mean
-
-
-#: the sources of the run that is under way in this thread and task
-SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
-
-
-@contextmanager
-def recording(sources: Sources) -> Iterator[None]:
-    """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
-    token = SOURCES.set(sources)
-    try:
-        yield
-    finally:
-        SOURCES.reset(token)
+__all__ = ["Adjoint", "adjoint", "foreign", "gain_of", "shifted_law"]
 
 
 @register_pytree
@@ -119,19 +51,18 @@ def adjoint(x: Moments) -> Adjoint:
     """A random input of that mean and *variance*, and covariance if it has one; a batch of one."""
     sources = SOURCES.get()
     if isinstance(x, JointMoments):
-        return shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
+        law = shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
+        if sources.has_probes:
+            law._probes = Probes(sources.moved_together(sources.constant(x.factor[0])).view(-1, *x.mean.shape))
+        return law
     return shifted_law(sources.shifted(*x), x.var)
 
 
 def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     """A law of a mean that sources have shifted; its *variance* is a constant to every derivative."""
-    law: Adjoint = new_law(Adjoint, mean, _constant(var))
+    law: Adjoint = new_law(Adjoint, mean, constant(var))
     law._noise = Adjoint
     return law
-
-
-def _constant(value: Tensor) -> Tensor:
-    return SOURCES.get().constant(value)
 
 
 def _rule(name: str, kind: str) -> Rule:
@@ -151,8 +82,11 @@ def _rule(name: str, kind: str) -> Rule:
             return own(entry, args, kwargs)
 
         def found() -> Any:
-            value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
-            return _each(value, lambda law: _attached(law, entry, kind, args, kwargs))
+            value = _ofconstant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
+            value = _each(value, lambda law: _attached(law, entry, kind, args, kwargs))
+            if SOURCES.get().has_probes:
+                give_probes(value, entry, kind, args, kwargs)
+            return value
 
         if kind == "pointwise" and _may_wait(entry, args, kwargs):
             return _deferred(found, entry, args, kwargs)
@@ -161,11 +95,11 @@ def _rule(name: str, kind: str) -> Rule:
     return rule
 
 
-def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ofconstant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A pointwise function of ``args[0]`` with a mean that is a constant to the shifts: its slope comes by itself."""
     x = args[0]
     if type(x) is Adjoint and x._mean is not None:
-        still = new_law(Adjoint, *map(_constant, x._parts()))
+        still = new_law(Adjoint, *map(constant, x._parts()))
         found = own(entry, (still, *args[1:]), kwargs)
         if type(found) is Diagonal and found._call is not None and found._call[0] is entry and found._of is still:
             found._call = found._of = None
@@ -213,7 +147,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     if type(found) is Diagonal:
         return function(found)
     if isinstance(found, Adjoint) and found._mean is None:
-        found._var = _constant(found._parts()[1])
+        found._var = constant(found._parts()[1])
         return found
     if isinstance(found, tuple | list):
         parts = [_each(part, function) for part in found]
@@ -224,25 +158,35 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
 def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sources = SOURCES.get()
     mean, var = law._parts()
-    var = _constant(var)
+    var = constant(var)
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
         # Written as linear in the input, so that a derivative is one product for each output.
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
-        mean = _constant(mean) + gain * (given - _constant(given))
+        mean = constant(mean) + gain * (given - constant(given))
 
         def rest() -> Tensor:
             return (var - gain.square() * spread).clamp_min(0)
 
-        mean = sources.shifted(mean, rest()) if kind == "noise" else sources.remainder(mean, rest)
-    elif kind in _SLOPED and (slope := _slope(entry, args, kwargs, mean, var)) is not None:
-        mean = _constant(mean) + slope
+        if kind == "noise":
+            left: Tensor | None = rest()
+            mean = sources.shifted(mean, cast(Tensor, left))
+        else:
+            mean, left = sources.remainder(mean, rest)
+        if left is not None and sources.has_probes:
+            known = probes_of(args[0])
+            law._probes = Probes(gain * known.rows + sources.moved(constant(left)), known.independent)
+    elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
+        slope = function(args[0]._parts()[0])
+        mean = constant(mean) + (slope - constant(slope))
     elif kind == "noise":
         mean = sources.shifted(mean, var)
     elif kind == "arithmetic" and entry.name == "mul" and law._source is None:
         random = [value for value in args if isinstance(value, Diagonal)]
         if len(random) == 2:
             (_, v1), (_, v2) = (value._parts() for value in random)
-            mean = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
+            mean, left = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
+            if left is not None and sources.has_probes:
+                law._probes = _of_product(entry, args, kwargs, random, left)
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     if kind == "softmax":
@@ -250,23 +194,35 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     return law
 
 
-def _slope(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor) -> Tensor | None:
-    """A tensor of zeros with nearly the derivative of ``mean``, in a small part of its time."""
+def _slope(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor
+) -> Callable[[Tensor], Tensor] | None:
+    """A function with nearly the derivative of ``mean`` by that of the argument, which takes a small part of its time.
+
+    Args:
+        entry: of the function.
+        args: of the call.
+        kwargs: of the call.
+        mean: of the result.
+        spread: *variance* of the result.
+    """
     if type(args[0]) is not Adjoint or len([law for law in laws_in((*args, *kwargs.values())) if law.RANK]) > 1:
         return None
-    given, var = args[0]._parts()
-    function = slope_of(entry, args, kwargs, var, _constant(mean), spread)
-    if function is None:
-        return None
-    found = function(given)
-    return found - _constant(found)
+    return slope_of(entry, args, kwargs, args[0]._parts()[1], constant(mean), spread)
+
+
+def _of_product(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], random: list[Diagonal], left: Tensor
+) -> Probes | None:
+    rows = probes_along(entry, args, kwargs, random)
+    return None if rows is None else Probes(rows + SOURCES.get().moved(constant(left)))
 
 
 def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """E f': the derivative of the mean of a pointwise function by the mean of its input, the variance held fixed."""
     given, var = x._parts()
     if isinstance(x, Adjoint):
-        given = _constant(given)
+        given = constant(given)
     row = BY_FUNCTION.get(entry.name)
     if kind == "pointwise" and row is not None and entry.name != "square" and not is_registered(entry.name):
         op, params = op_and_parameters(row, rest, kwargs)
@@ -290,21 +246,32 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, lambda parts: shifted_law(*parts))
+    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _of_parts)
+
+
+def _of_parts(parts: tuple[Tensor, ...]) -> Adjoint:
+    law = shifted_law(*parts[:2])
+    if len(parts) > 2:
+        law._probes = Probes(parts[2])
+    return law
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
+    """Mean, variance and, where there are any, probes."""
+    has_probes = SOURCES.get().has_probes
     if isinstance(value, Diagonal):
-        return value._parts()
+        parts = value._parts()
+        return (*parts, probes_of(value).rows) if has_probes else parts
     mean = tensor_of(value)
     mean = torch.as_tensor(mean, dtype=like.dtype, device=like.device)
-    return mean, torch.zeros_like(mean)
+    zero = torch.zeros_like(mean)
+    return (mean, zero, zero.expand(len(probes_of(like).rows), *zero.shape)) if has_probes else (mean, zero)
 
 
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    (m1, v1), (m2, v2) = a, b
+    (m1, v1, *rows1), (m2, v2, *rows2) = a, b
     op = generated_op("maximum", "a maximum of random values")
-    given = _constant(m1), _constant(v1), _constant(m2), _constant(v2)
+    given = constant(m1), constant(v1), constant(m2), constant(v2)
     (mean, var), share = op(*given), op.mean_gradients(*given)[0]
     # Written as linear in the input, so that a derivative is one product for each output.
     off = m2 - given[2]
@@ -313,7 +280,11 @@ def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     def rest() -> Tensor:
         return (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
 
-    return SOURCES.get().remainder(mean, rest), var
+    sources = SOURCES.get()
+    mean, left = sources.remainder(mean, rest)
+    if not rows1:
+        return mean, var
+    return mean, var, torch.lerp(rows2[0], rows1[0], share) + sources.moved(constant(cast(Tensor, left)))
 
 
 class _Rules(dict[str, Rule]):

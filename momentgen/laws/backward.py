@@ -20,7 +20,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.adjoint import Adjoint, Sources, adjoint, foreign, recording
+from momentgen.laws.adjoint import Adjoint, adjoint, foreign
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
@@ -29,6 +29,7 @@ from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
+from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
@@ -164,6 +165,7 @@ def derivatives(
     like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
     lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
     earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
+    probes = probes_for(sum(lengths))
     residuals, lengths = earlier.get(purpose, (False, lengths))
     while True:
         # A network's first run tells how many outputs there are, and how many sources within it.
@@ -173,7 +175,7 @@ def derivatives(
         def run(
             shifts: list[Tensor], met: list[Sources] = sources, found: list[Any] = returned, counted: bool = residuals
         ) -> tuple[Tensor, list[Tensor]]:
-            met.append(Sources(shifts, counted, like.dtype))
+            met.append(Sources(shifts, counted, like.dtype, probes if counted else 0))
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
                 outputs, means, certain = _outputs(forward(*own_args, **own_kwargs), met[-1])
@@ -322,8 +324,8 @@ def output_covariance(
 
 
 def rows_of(outputs: int) -> int:
-    """How many numbers derivatives of so many outputs keep for each value of a network, roughly."""
-    return 2 * outputs + 1
+    """How many numbers derivatives of so many outputs keep for each value of a network, roughly, with its probes."""
+    return 2 * outputs + 1 + OF_MANY
 
 
 def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:

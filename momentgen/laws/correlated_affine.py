@@ -25,10 +25,10 @@ from momentgen.laws.correlated_calls import (
 )
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, tensor_of
-from momentgen.laws.movement import shares_memory
-from momentgen.laws.table import Entry, names
+from momentgen.laws.movement import ONCE, shares_memory
+from momentgen.laws.table import Entry
 
-__all__ = ["affine_rule", "movement_rule"]
+__all__ = ["affine_rule", "linear_part", "movement_rule"]
 
 # --------------------------------------------------------------------- affine
 
@@ -39,10 +39,12 @@ _BATCHED = frozenset(
 )
 
 
-def _linear_part(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tensor], Tensor]:
-    """An affine function without its constant, of rows of values."""
+def linear_part(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """An affine function without its constant, of rows of values; ``mean`` is that of the first argument."""
     own, named = arguments(args[1:], kwargs, tensor_of)
-    shape = args[0]._mean.shape
+    shape = mean.shape
     if entry.name == "linear" or entry.name.startswith("conv"):
         bound = {**affine.bind(entry.name, own, named), "bias": None}
 
@@ -50,7 +52,7 @@ def _linear_part(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return cast(Tensor, entry.call(x, **bound))
 
     else:
-        zero = entry.call(torch.zeros_like(args[0]._mean), *own, **named)
+        zero = entry.call(torch.zeros_like(mean), *own, **named)
 
         def linear(x: Tensor) -> Tensor:
             return cast(Tensor, entry.call(x, *own, **named) - zero)
@@ -67,7 +69,7 @@ def affine_rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     each = entry.name == "batch_norm"  # a function of each value by itself
     independent = x._joint.independent
     mean, var = by_rule(entry, args, kwargs, alone_of if independent or each else remainder)._parts()
-    tangents, deviations = split(_linear_part(entry, args, kwargs)(stacked(x)), x)
+    tangents, deviations = split(linear_part(entry, args, kwargs, x._mean)(stacked(x)), x)
     third = _third_of_affine(entry, args, kwargs)
     if not independent and not each:
         return mixed(mean, var, tangents, deviations, channel_of(entry, mean), third)
@@ -87,21 +89,11 @@ def _third_of_affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
         return cast(Tensor, entry.call(third, **{**bound, "weight": bound["weight"] ** 3, "bias": None}))
     if entry.name == "batch_norm":
         ones = torch.ones_like(third)
-        return third * _linear_part(entry, args, kwargs)(ones[None])[0] ** 3
+        return third * linear_part(entry, args, kwargs, args[0]._mean)(ones[None])[0] ** 3
     return None
 
 
 # ------------------------------------------------------------------- movement
-
-#: functions that put every value in one place
-_ONCE = frozenset(
-    names(
-        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
-        "moveaxis squeeze unsqueeze roll flip fliplr flipud rot90 contiguous clone detach data narrow select chunk "
-        "split split_with_sizes tensor_split hsplit vsplit dsplit unbind to float double half bfloat16 type_as type "
-        "pixel_shuffle pixel_unshuffle channel_shuffle tril triu atleast_1d atleast_2d atleast_3d real positive"
-    )
-)
 
 
 def movement_rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,7 +103,7 @@ def movement_rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     moved = by_rule(entry, args, kwargs, marginals)
     call = Call(entry, args, kwargs)
     first = call.laws[0]
-    only_moves = entry.name in _ONCE  # and puts nothing beside the values
+    only_moves = entry.name in ONCE  # and puts nothing beside the values
     zero = None if only_moves else call(*[torch.zeros_like(law._mean) for law in call.laws])
 
     def part(*values: Tensor) -> Any:

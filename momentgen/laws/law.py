@@ -59,8 +59,8 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_call", "_depth", "_joint", "_later", "_mean", "_noise", "_of", "_seen", "_var", "_version",
-        "_view", "_waiting",
+        "__weakref__", "_call", "_depth", "_joint", "_later", "_mean", "_noise", "_of", "_probes", "_seen", "_var",
+        "_version", "_view", "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -89,6 +89,8 @@ class Law:
     _noise: type[Law] | None
     #: what a law knows of its values together, besides the parts
     _joint: Any
+    #: :class:`momentgen.laws.probes.Probes` of a law that has them; None where values count as independent
+    _probes: Any
 
     @classmethod
     def __torch_function__(
@@ -279,7 +281,8 @@ class Law:
         if not isinstance(new, Law):
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
-        shape = self._form().shape
+        shape, dtype = self._form().shape, self._form().dtype
+        probes = new._probes if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
         for waiting in self._waiting or ():
@@ -300,8 +303,7 @@ class Law:
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
-        dtype = self._form().dtype
-        _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
+        _become(self, type(new), tuple(part.to(dtype) for part in new_parts), probes)
         self._call, self._of, self._depth = None, None, 0
         self._version += 1
 
@@ -314,7 +316,7 @@ class Law:
         if not isinstance(new, Law) or new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
         old = self._like(*self._parts())
-        old._call, old._of, old._depth = self._call, self._of, self._depth
+        old._call, old._of, old._depth, old._probes = self._call, self._of, self._depth, self._probes
         if old._call is not None:
             old._seen = self._seen
         (entry, args, kwargs), of, depth = new._made, new._of, new._depth
@@ -327,8 +329,8 @@ class Law:
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._like(*self._parts())
-        old._view, old._waiting, old._version = self._view, self._waiting, self._version
-        _become(self, type(self), new._parts())
+        old._view, old._waiting, old._version, old._probes = self._view, self._waiting, self._version, self._probes
+        _become(self, type(self), new._parts(), new._probes)
         self._view = (old, entry, args, kwargs, None, old._version)
         self._call = self._of = self._waiting = None
 
@@ -364,7 +366,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = None
+    law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = law._probes = None
     law._depth = law._version = 0
     return law
 
@@ -389,12 +391,12 @@ def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
     return tuple(found)
 
 
-def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
+def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...], probes: Any = None) -> None:
     if type(law) is not kind:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
-    law._later = None
+    law._later, law._probes = None, probes
 
 
 # ----------------------------------------------------------------- arguments

@@ -10,7 +10,17 @@ from torch import Tensor
 from momentgen.laws.law import Law, remember, tensor_of
 from momentgen.laws.table import Entry, names
 
-__all__ = ["moved", "shares_memory"]
+__all__ = ["ONCE", "moved", "shares_memory"]
+
+#: functions that put every value in one place
+ONCE = frozenset(
+    names(
+        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
+        "moveaxis squeeze unsqueeze roll flip fliplr flipud rot90 contiguous clone detach data narrow select chunk "
+        "split split_with_sizes tensor_split hsplit vsplit dsplit unbind to float double half bfloat16 type_as type "
+        "pixel_shuffle pixel_unshuffle channel_shuffle tril triu atleast_1d atleast_2d atleast_3d real positive"
+    )
+)
 
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(

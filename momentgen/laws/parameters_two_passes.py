@@ -6,6 +6,7 @@ in the second, on ``Correlated`` laws, it has tangents and deviations.  The two 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.adjoint import SOURCES, Sources, shifted_law
+from momentgen.laws.adjoint import Adjoint, shifted_law
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import noise_of_weight
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated, deflated, mixed, squared_length
 from momentgen.laws.covariance_graph import Narrower, memory_allowed
-from momentgen.laws.diagonal import pair
+from momentgen.laws.diagonal import Diagonal, pair
 from momentgen.laws.examples import is_moments, leaves_of, per_example
 from momentgen.laws.law import Law, tensor_of
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.parameters import LIFT, Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
+from momentgen.laws.probes import Probes, factor_of, probes_of
+from momentgen.laws.sources import SOURCES, Sources
 from momentgen.laws.table import Entry
 
 __all__ = ["planned_per_example"]
@@ -102,12 +105,19 @@ class _First:
         if parameter.neighbour is None:
             return shifted_law(self.sources.shifted(mean, var), var)
         pairs = shared_by_neighbours(var, parameter.neighbour)
-        return shifted_law(self._of_pairs(mean.reshape(-1), pairs).view(mean.shape), var)
+        law = shifted_law(self._of_pairs(mean.reshape(-1), pairs).view(mean.shape), var)
+        if self.sources.has_probes:
+            law._probes = Probes(self._probes_of_pairs(pairs).view(-1, *mean.shape))
+        return law
 
     def _of_pairs(self, mean: Tensor, pairs: Pairs) -> Tensor:
         shifted = self.sources.shifted(mean, pairs.own)
         of_pairs = torch.ones_like(pairs.first)
         return shifted + spread(pairs, self.sources.shifted(torch.zeros_like(of_pairs), of_pairs))
+
+    def _probes_of_pairs(self, pairs: Pairs) -> Tensor:
+        of_pairs = torch.ones_like(pairs.first)
+        return self.sources.moved(pairs.own) + spread(pairs, self.sources.moved(of_pairs))
 
     def _check_room(self, parameter: Lifted) -> None:
         need = _COPIES * parameter._var.numel() * parameter.dtype.itemsize * (1 if parameter.neighbour is None else 2)
@@ -128,21 +138,50 @@ class _First:
         total = noise_of_weight(entry.call, entry.name, mean, var, own, weight.neighbour, options)
         if var is not None:
             total = total + VARIANCE[entry.name](entry.call, var, weight._mean, None, **options)
+        rows: list[Tensor] = []  # probes, by where they come from
         if alone and is_one_row(entry, x):
             noise, pairs = _outputs(weight, mean.detach(), var)
             out = F.linear(mean, weight._mean)
             out = self.sources.shifted(out, noise) if pairs is None else self._of_pairs(out, pairs)
+            if self.sources.has_probes:
+                rows.append(self.sources.moved(noise) if pairs is None else self._probes_of_pairs(pairs))
         else:
             out = entry.call(mean, weight.law()._mean, None, **options)
+            if self.sources.has_probes:
+                at = self.sources.constant(mean)
+                own_rows = probes_of(weight.law()).rows
+                rows.append(torch.vmap(lambda row: entry.call(at, row, None, **options))(own_rows))
             if var is not None:
                 of_products = var
-                out = self.sources.remainder(out, lambda: entry.call(of_products, own, None, **options))
-        return shifted_law(out, total)
+                out, left = self.sources.remainder(out, lambda: entry.call(of_products, own, None, **options))
+                rows += [self.sources.moved(left)] if left is not None and rows else []
+        law = shifted_law(out, total)
+        if rows:
+            self._give_probes(law, entry, x, weight, options, rows)
+        return law
+
+    def _give_probes(
+        self, law: Adjoint, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], rows: list[Tensor]
+    ) -> None:
+        """Let a linear map have probes: those of its weight's noise, ``rows``, and those of its input."""
+        found = functools.reduce(torch.add, [part.view(-1, *law._mean.shape) for part in rows])
+        if isinstance(x, Diagonal):
+            known = probes_of(x)
+            found = found + torch.vmap(lambda row: entry.call(row, weight._mean, None, **options))(known.rows)
+            if not known.independent:
+                law._var = law._var * factor_of(entry, law._var, found)
+        law._probes = Probes(found)
 
     def plus(self, y: Any, bias: Lifted, shape: list[int]) -> Any:
         mean, var = pair(y)
         own = bias._var.view(shape)
-        return shifted_law(mean + bias.law()._mean.view(shape), own.expand(mean.shape) if var is None else var + own)
+        law = shifted_law(mean + bias.law()._mean.view(shape), own.expand(mean.shape) if var is None else var + own)
+        if self.sources.has_probes:
+            moved = probes_of(bias.law()).rows
+            aligned = [*[1] * (law._mean.dim() - len(shape)), *shape]
+            moved = moved.view(len(moved), *aligned).expand(-1, *law._mean.shape)
+            law._probes = Probes(moved + probes_of(y).rows if isinstance(y, Diagonal) else moved)
+        return law
 
 
 class _Second:

@@ -173,7 +173,7 @@ def settle(law: Any) -> None:
     """Compute the moments of a pending law."""
     if law._later is not None:
         found, law._later = law._later(), None
-        law._mean, law._var = found._parts()
+        (law._mean, law._var), law._probes = found._parts(), found._probes
         return
     from momentgen.laws.diagonal import pair
     from momentgen.laws.numerics.quadrature import quadrature

@@ -104,8 +104,10 @@ def _of_units(prior: Tensor, squares: Tensor) -> Tensor:
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     usable = denominator > torch.finfo(denominator.dtype).tiny
-    # Where the numerator is the samples' rounding a derivative would be beyond range: there the ratio is a constant.
-    sound = usable & (numerator < _SOUND * denominator)
+    # Where the numerator is the samples' rounding, or the denominator next to nothing, a derivative would be beyond
+    # range: there the ratio is a constant.
+    largest = torch.finfo(denominator.dtype).max
+    sound = usable & (numerator < _SOUND * denominator) & (denominator > _SOUND / largest)
     constant = (numerator / torch.where(usable, denominator, 1)).detach()
     return torch.where(
         sound, numerator / torch.where(sound, denominator, 1), torch.where(usable, constant, torch.ones_like(constant))

@@ -1,0 +1,156 @@
+"""The sources of randomness of a run of the method ``adjoint``: shifts of means, and signs of probes.
+
+:class:`Sources` is what one run of a network on :class:`~momentgen.laws.adjoint.Adjoint` laws collects.  Each source
+shifts the mean of what it enters, so that derivatives by the shifts say what it does to the outputs, and moves the
+probes of :mod:`momentgen.laws.probes` by one standard deviation up or down.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from momentgen.laws.law import Law
+from momentgen.laws.numerics.root import square_root
+
+__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "recording"]
+
+
+class Sources:
+    """The sources of randomness of one run, in the order in which it meets them.
+
+    Attributes:
+        variances: of each source that counts, of the shape of the values that it shifts.
+        softmaxes: the laws that a softmax or its logarithm has returned.
+
+    Args:
+        shifts: a vector for each source that counts; sources beyond the last, or of another length, are not shifted.
+        residuals: whether what nonlinear functions add counts as a source.
+        dtype: of the shifts.
+        probes: how many each law has; 0 for none, and variances of hidden layers stay those of independent values.
+    """
+
+    def __init__(self, shifts: Sequence[Tensor], residuals: bool, dtype: torch.dtype, probes: int = 0) -> None:
+        self._shifts, self._residuals, self.dtype = shifts, residuals, dtype
+        self._signs = Signs(probes) if probes else None
+        self._level = torch._C._functorch.maybe_current_level()
+        self.variances: list[Tensor] = []
+        self.softmaxes: list[weakref.ref[Law]] = []
+        self._met: list[tuple[int, bool]] = []
+
+    def constant(self, value: Tensor) -> Tensor:
+        """A constant to derivatives by the shifts, and to no other: gradients of what is found from them stay whole."""
+        if self._level is None:
+            return value
+        return torch._C._functorch._unwrap_for_grad(value, self._level)
+
+    def lengths(self, residuals: bool) -> list[int]:
+        """How many values each source has that was met, with what nonlinear functions add or without."""
+        return [length for length, is_residual in self._met if residuals or not is_residual]
+
+    def _next(self, length: int, is_residual: bool = False) -> Tensor | None:
+        self._met.append((length, is_residual))
+        place = len(self.variances) - 1
+        fits = place < len(self._shifts) and len(self._shifts[place]) == length
+        return self._shifts[place] if fits else None
+
+    def shifted(self, mean: Tensor, var: Tensor, is_residual: bool = False) -> Tensor:
+        """``mean`` with the shift of a new source of that *variance*."""
+        self.variances.append(self.constant(var))
+        shift = self._next(mean.numel(), is_residual)
+        return mean if shift is None else mean + shift.view(mean.shape)
+
+    def combined(self, mean: Tensor, factor: Tensor) -> Tensor:
+        """``mean`` with the shift of a new source of covariance ``factor.mT @ factor``, the factor of shape (r, n)."""
+        self.variances.append(factor.new_ones(len(factor)))
+        shift = self._next(len(factor))
+        return mean if shift is None else mean + (shift @ factor).view(mean.shape)
+
+    def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """``mean`` with the shift of what a nonlinear function adds, and its *variance*, if that counts."""
+        if self._residuals:
+            found = var()
+            return self.shifted(mean, found, is_residual=True), found
+        self._met.append((mean.numel(), True))
+        return mean, None
+
+    @property
+    def has_probes(self) -> bool:
+        """Whether laws have probes."""
+        return self._signs is not None
+
+    def moved(self, var: Tensor) -> Tensor:
+        """Probes of a new source of independent values of that *variance*."""
+        return square_root(var) * cast(Signs, self._signs).next(var)
+
+    def moved_together(self, factor: Tensor) -> Tensor:
+        """Probes of a new source of covariance ``factor.mT @ factor``, shape ``(probes, n)``."""
+        return cast(Signs, self._signs).next(factor[:, 0]) @ factor
+
+
+#: the sources of the run that is under way in this thread and task
+SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
+
+
+@contextmanager
+def recording(sources: Sources) -> Iterator[None]:
+    """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
+    token = SOURCES.set(sources)
+    try:
+        yield
+    finally:
+        SOURCES.reset(token)
+
+
+def constant(value: Tensor) -> Tensor:
+    """A constant to derivatives by the shifts of the run that is under way."""
+    return SOURCES.get().constant(value)
+
+
+# ----------------------------------------------------------------------- signs
+
+#: probes of a network of many inputs: four tell a layer's variance to some ten per cent, of a remainder that is small
+OF_MANY: Final = 4
+#: probes of a network of few inputs, where chance averages out less and rows cost next to nothing; exact up to so many
+_OF_FEW: Final = 16
+#: inputs up to which there are few
+_FEW: Final = 64
+
+
+def probes_for(inputs: int) -> int:
+    """How many probes a network of so many random inputs has."""
+    return _OF_FEW if inputs <= _FEW else OF_MANY
+
+
+class Signs:
+    """The signs by which sources move, the same for every example and call.
+
+    Columns of a Hadamard matrix in turn, so that as many neighbouring values as there are probes are uncorrelated among
+    the probes, each with a random sign.
+    """
+
+    def __init__(self, probes: int) -> None:
+        self.probes, self._met = probes, 0
+
+    def next(self, like: Tensor) -> Tensor:
+        """Signs for each of the next values, shape ``(probes, *like.shape)``."""
+        start, self._met = self._met, self._met + like.numel()
+        drawn = _signs(self.probes, start, like.numel())
+        return torch.from_numpy(drawn).to(dtype=like.dtype, device=like.device).view(-1, *like.shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _signs(probes: int, start: int, count: int) -> Any:
+    hadamard = np.array([[1]], dtype=np.int8)
+    while len(hadamard) < probes:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    turned = np.random.default_rng(start).integers(0, 2, count, dtype=np.int8) * 2 - 1
+    return np.ascontiguousarray(hadamard[:, (start + np.arange(count)) % probes] * turned)
