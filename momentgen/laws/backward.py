@@ -272,10 +272,11 @@ def output_covariance(
 ) -> JointMoments:
     """Mean and covariance of a network's outputs, by one backward pass for each output.
 
-    Means are those of AP2.  The covariance is Σ a_ki R_i a_li over all sources of randomness i: the inputs, the
-    network's own noise, and what each activation, maximum and product of two random values adds to its linear part.
-    To first order in each layer, with slopes averaged over the noise; it costs about two plain forward and backward
-    passes and one more backward pass for each output, and suits few outputs, as a regression has.
+    The covariance is Σ a_ki R_i a_li over all sources of randomness i: the inputs, the network's own noise, and what
+    each activation, maximum and product of two random values adds to its linear part.  To first order in each layer,
+    with means and slopes averaged over the noise of hidden units, the size of which a few probes tell.  It takes one
+    forward pass of moments and probes, and one backward pass for each output, and suits few outputs, as a regression
+    has; its cost is measured in docs/networks.md.
 
     ``convert(network, method="adjoint")(x)`` is the same in the outputs' own shape, and for several outputs.
 

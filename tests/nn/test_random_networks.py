@@ -119,6 +119,10 @@ def check(data: st.DataObject, method: Any) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     net, channels = data.draw(networks())
     x = data.draw(inputs(channels))
+    if any(isinstance(part, nn.Sin | nn.Cos) for part in net.modules()):
+        # Their moments are NaN beyond means of 1e6, as they say; the layers before may multiply.
+        mean, *var = x if isinstance(x, Moments) else [x]
+        assume(mean.abs().max() < 1e5 and all(part.max() < 1e10 for part in var))
     if method == "correlated":
         # Values of 1e8 overflow in its squares, and beyond their domain derivatives of Sin and Cos are NaN.
         assume(all(part.abs().max() < 1e7 for part in (x if isinstance(x, Moments) else [x])))
