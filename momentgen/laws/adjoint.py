@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.activations import BY_FUNCTION, generated_op
+from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.affine import pooled_to_one
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.rules import diagonal_rule
@@ -162,6 +163,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
         # Written as linear in the input, so that a derivative is one product for each output.
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
+        if entry.name in SWITCHES:
+            var, gain = without_dust(var), without_dust(constant(gain))
         mean = constant(mean) + gain * (given - constant(given))
 
         def rest() -> Tensor:

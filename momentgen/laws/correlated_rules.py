@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import affine, composite, noise
+from momentgen.laws.activations import SWITCHES
 from momentgen.laws.adjoint import gain_of
 from momentgen.laws.correlated import (
     RUN,
@@ -42,6 +43,7 @@ from momentgen.laws.correlated_maximum import maximum
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
 from momentgen.laws.maxima import is_monotone
+from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.magnification import magnification, magnified, overall, reduced
 from momentgen.laws.numerics.points import POINTS, standard_points
 from momentgen.laws.numerics.root import square_root
@@ -84,6 +86,9 @@ def _elementwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     else:
         alone, gain = _of_skewed(entry, args, kwargs, alone)
         third = gain**3 * third
+    if entry.name in SWITCHES:
+        alone = with_history(diagonal(*map(without_dust, alone._parts())), alone)
+        gain = without_dust(gain)
     monotone = (entry, args[1:], kwargs, law_of(mean, var, joint)) if is_monotone(entry, args, kwargs) else None
     found = alone._parts()
 

@@ -43,7 +43,11 @@ def _inputs(op: Op, rows: Sequence[Sequence[float]]) -> Points:
     columns = [np.array(column, np.float32).astype(np.float64) for column in zip(*rows, strict=True)]
     if len(op.input_names) == 5:
         covariance = columns[4] * np.sqrt(columns[1]) * np.sqrt(columns[3])
-        columns[4] = covariance.astype(np.float32).astype(np.float64)
+        rounded = covariance.astype(np.float32)
+        # Of the smallest numbers rounding makes two values of one: closer to 0, as the certificates' domain has it.
+        single = np.abs(rounded) >= np.sqrt(columns[1]) * np.sqrt(columns[3])
+        rounded = np.where(single, np.nextafter(rounded, np.float32(0)), rounded)
+        columns[4] = rounded.astype(np.float64)
     return tuple(columns[: len(op.input_names)])
 
 
