@@ -51,7 +51,7 @@ from momentgen.runtime.inputs import autocast_in_force
 __all__ = ["FEW_OUTPUTS", "Effort", "effort", "propagate"]
 
 #: The default is ``adjoint`` up to so many random values that an example has at the output: one of a regression, or its
-#: mean and variance.  There it takes 0.21 to 0.38 of the time of ``correlated``, and with ten outputs 0.35 to 0.40 (an
+#: mean and variance.  There it takes 0.21 to 0.37 of the time of ``correlated``, and with ten outputs 0.35 to 0.37 (an
 #: MLP and LeNet, benchmarks/results/correlation.json, "few outputs"), while ``correlated`` errs less at larger noise in
 #: deeper networks.
 FEW_OUTPUTS: Final = 2

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from momentgen.runtime import Op
+from momentgen.symbols import mu, v, x
 
 _MAX = LARGEST[torch.float32]
 _TURNED = 1e6  # angles are reduced up to there
@@ -96,13 +97,16 @@ def _check_at_variance_0(name: str, of: Subject, points: Points, got: dict[str, 
     """f at the mean, and 0; partials are finite by convention."""
     if len(points) != 2 or not here.any():
         return
-    if of.rule.conditional_var is not None:
-        given = of.at_point(points[0][here], of=of.rule.conditional_var)
-        wrong = np.abs(got["var"][here] - given) > 1e-6 * np.maximum(1.0, given)
+    mean, own = None, of.rule.conditional_var
+    if of.rule.noise is not None:  # closed forms, which have a variance of their own at v = 0
+        mean, own = (form.subs({v: 0, mu: x}) for form in (of.rule.mean, of.rule.var))
+    if own is not None:
+        given = np.clip(of.at_point(points[0][here], of=own), 0, _MAX)
+        wrong = np.abs(np.clip(got["var"][here], 0, _MAX) - given) > 1e-6 * np.maximum(1.0, given)
         assert not wrong.any(), _told(name, "var", tuple(p[here] for p in points), got["var"][here], given, wrong)
     else:
         assert (got["var"][here] == (0 if not of.rule.bernoulli else got["var"][here])).all(), name
-    want = of.at_point(points[0][here])
+    want = of.at_point(points[0][here], of=mean)
     held, at = np.clip(want, -_MAX, _MAX), (points[0][here], np.full(here.sum(), 2.0**-149))
     errors = of.errors("mean", got["mean"][here], held, at)
     beyond = np.abs(want) > _MAX
