@@ -165,7 +165,8 @@ def derivatives(
     like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
     lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
     earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
-    probes = probes_for(sum(lengths))
+    given = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves if _has_dtype(leaf)]
+    probes = probes_for(sum(part.numel() for part in given))
     residuals, lengths = earlier.get(purpose, (False, lengths))
     while True:
         # A network's first run tells how many outputs there are, and how many sources within it.

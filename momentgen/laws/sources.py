@@ -117,7 +117,7 @@ def constant(value: Tensor) -> Tensor:
 
 # ----------------------------------------------------------------------- signs
 
-#: probes of a network of many inputs: four tell a layer's variance to some ten per cent, of a remainder that is small
+#: probes of a network of many inputs; docs/developer-notes.md says what fewer and more are worth
 OF_MANY: Final = 4
 #: probes of a network of few inputs, where chance averages out less and rows cost next to nothing; exact up to so many
 _OF_FEW: Final = 16
@@ -126,7 +126,7 @@ _FEW: Final = 64
 
 
 def probes_for(inputs: int) -> int:
-    """How many probes a network of so many random inputs has."""
+    """How many probes a network has, of which an example has so many inputs."""
     return _OF_FEW if inputs <= _FEW else OF_MANY
 
 
