@@ -83,7 +83,7 @@ def _rule(name: str, kind: str) -> Rule:
             return own(entry, args, kwargs)
 
         def found() -> Any:
-            value = _ofconstant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
+            value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
             value = _each(value, lambda law: _attached(law, entry, kind, args, kwargs))
             if SOURCES.get().has_probes:
                 give_probes(value, entry, kind, args, kwargs)
@@ -96,7 +96,7 @@ def _rule(name: str, kind: str) -> Rule:
     return rule
 
 
-def _ofconstant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A pointwise function of ``args[0]`` with a mean that is a constant to the shifts: its slope comes by itself."""
     x = args[0]
     if type(x) is Adjoint and x._mean is not None:

@@ -1,8 +1,9 @@
 """Values that are nothing beside the others of their layer, taken as 0.
 
 A unit some thirteen standard deviations on the off side of a ReLU has a mean, a variance and a slope below the normal
-range of float32, with which many processors compute ten and more times as slowly: a network at little noise takes
-up to twice its time for them.  A linear map that adds such values to others rounds them away by far.
+range of float32, with which many processors compute much more slowly: docs/developer-notes.md has what networks at
+little noise lose by them.  A linear map that adds such values to others rounds them away by far; one that takes them
+alone has an output without variance.
 """
 
 from __future__ import annotations
