@@ -60,7 +60,7 @@ class Runner:
         self.partials = tuple(zip(*partial_names(forward.inputs, self.outputs).values(), strict=True))
         self._native: tuple[NativeKernel, NativeKernel] | None = None
         if find_compiler() is not None:
-            source = render_c((forward, backward), Header(forward.name, "", "", {}, {}))
+            source = render_c((forward, backward), Header(forward.name, "", ""), functions=False)
             n, k, m = len(forward.params), len(self.inputs), len(self.outputs)
             self._native = (
                 NativeKernel(source, forward.name, k, n, m),

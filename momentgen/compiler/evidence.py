@@ -1,7 +1,7 @@
 """Evidence: what exhaustive runs over all float32 means have found, kept as data beside the rules.
 
 ``momentgen exhaust`` writes ``rules/evidence/NAME.json``; a build reads it.  A run speaks for one program: its
-digest is that of what the emitted C computes.  Where it is the program that was compiled, the
+digest is that of what it computes.  Where it is the program that was compiled, the
 certificate says so and takes in the maxima; in any case the worst inputs are measured again.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,61 +18,51 @@ from typing import Any
 import numpy as np
 
 from momentgen.compiler.points import Points
-from momentgen.errors import RuleError
+from momentgen.compiler.program import Program
+from momentgen.errors import MomentgenError, RuleError
 
-__all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", "read_evidence"]
+__all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", "read_evidence", "stated_digest"]
 
 ALL_INPUTS = 1 << 32
 
 
-_VALUE = re.compile(r"const (?:float|uint32_t|_Bool) (\w+) = ([^;]+);")
-_NAME = re.compile(r"\b[A-Za-z_]\w*")
-#: a number with its sign, a name, or a mark
-_WORDS = re.compile(r"[+-]?\d[\w.]*(?:(?<=e)[+-]\d\w*)?|\w+|\S")
-_BRACKETS = re.compile(r"(\w*)\(([^()]*)\)")
+_STATED = re.compile(r"^// program +(\w+)$", re.MULTILINE)
 
 
-def program_digest(c_source: str) -> str:
-    r"""SHA-256 of what C's element functions compute: whatever comments, layout, names, order, and values in place.
+def program_digest(programs: Sequence[Program]) -> str:
+    """SHA-256 of what programs compute, in whatever order, from which inputs.
 
-    Args:
-        c_source: as :func:`momentgen.compiler.emit.render_c` writes it: a value is a constant, or in brackets or an
-            operand of a call where it is used.
-
-    >>> one = "void f_element(float x, float *y) {const float a = x + 1; const float b = x * x; *y = a * b; /* ! */}"
-    >>> two = "void f_element(float x, float *y) {const float t = x * x;\n *y = (x + 1) * t;}"
-    >>> program_digest(one) == program_digest(two), program_digest(one) == program_digest(two.replace("+", "-"))
-    (True, False)
+    >>> from momentgen.compiler.program import Builder
+    >>> def squared(first):
+    ...     b = Builder("f", inputs=("x", "y"))
+    ...     squares = {name: b.mul(b.input(name), b.input(name)) for name in first}
+    ...     b.output("z", b.sub(squares["x"], squares["y"]))
+    ...     return b.build()
+    >>> program_digest([squared("xy")]) == program_digest([squared("yx")])
+    True
     """
-    code = re.sub(r"//[^\n]*|/\*.*?\*/|__attribute__\(\(\w+\)\)", " ", c_source, flags=re.DOTALL)
-    meaning: dict[str, str] = {}  # of a value: the digest of its expression, which says what its operands are
-    rest: list[str] = []
+    text = []
+    for program in programs:
+        values: list[str] = []  # of each, the digest of its expression, which says what its operands are
+        for ins in program.instructions:
+            words = (ins.op.value, ins.type.value, str(ins.bits), str(ins.name), *(values[a] for a in ins.args))
+            values.append(_digest(" ".join(words)))
+        text += [*program.inputs, *program.params, *(f"{name} {values[index]}" for name, index in program.outputs)]
+    return _digest("\n".join(text))
 
-    def one_word(text: str) -> str:
-        """A name or number as it is, and the digest of an expression."""
-        words = _WORDS.findall(text)
-        return words[0] if len(words) == 1 else _digest(" ".join(words))
 
-    def inner(match: re.Match[str]) -> str:
-        operands = [one_word(operand) for operand in match[2].split(",")]
-        return f" {_digest(f'{match[1]} {operands}') if match[1] else operands[0]} "
+def stated_digest(c_source: str) -> str:
+    """The digest of the programs that a C file says it was made of.
 
-    def meant(text: str) -> str:
-        text, found = _NAME.sub(lambda name: meaning.get(name[0], name[0]), text), 1
-        while found:
-            text, found = _BRACKETS.subn(inner, text)
-        return text
-
-    for function in re.split(r"(?=\bvoid\b)", code):
-        if not re.match(r"void \w+_element\b", function):
-            continue
-        meaning.clear()
-        head, _, body = function.partition("{")
-        rest += _WORDS.findall(head)
-        for value in _VALUE.finditer(body):
-            meaning[value[1]] = one_word(meant(value[2]))
-        rest += _WORDS.findall(meant(_VALUE.sub(" ", body)))
-    return _digest(" ".join(rest))
+    Raises:
+        MomentgenError: if it says none.
+    """
+    found = _STATED.search(c_source)
+    if found is None:
+        raise MomentgenError(
+            "expected a C file that `momentgen build` wrote, with the digest of its programs; got none"
+        )
+    return found[1]
 
 
 def _digest(text: str) -> str:
@@ -107,7 +97,7 @@ class Run:
     """One program over all float32 means.
 
     Attributes:
-        program: :func:`program_digest` of its C.
+        program: :func:`program_digest` of forward and backward.
         setting: values of the rule's parameters.
         var: variance of the input.
         inputs: how many means were run; 2^32 are all.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.evidence import OutputEvidence, Run, program_digest
+from momentgen.compiler.evidence import OutputEvidence, Run, stated_digest
 from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
@@ -56,6 +56,7 @@ def exhaust(
     Raises:
         BuildError: if a NaN mean gives a number, or an output is not finite where its exact value is a normal
             number; and if there is no C compiler.
+        MomentgenError: if the source does not say of which programs it was made.
     """
     name = f"{rule}_{stable.variant}"
     reference = reference or Reference(stable, setting)
@@ -81,7 +82,7 @@ def exhaust(
     limits = kernel(infinities)
     outputs = {name: _measured(rule, stable, setting, kernel, name, tallies) for name in _NAMES}
     return Run(
-        program=program_digest(source),
+        program=stated_digest(source),
         setting=dict(setting),
         var=1.0,
         inputs=done + sum(int(bits) % stride == 0 for bits in infinities.view(np.uint32)),

@@ -11,7 +11,7 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -143,14 +143,13 @@ def native_program(
     program: Program,
     flags: Sequence[str] = C_FLAGS,
     compiler: str | None = None,
-    versions: Mapping[str, str] | None = None,
 ) -> NativeKernel:
     """Render ``program`` to C, compile it, and return its kernel.
 
     Raises:
         BuildError: as :class:`NativeKernel` does.
     """
-    header = Header(program.name, "native", "none", versions or {}, {program.name: program.operations})
+    header = Header(program.name, "native", "none", {program.name: program.operations})
     source = render_c([program], header)
     counts = len(program.inputs), len(program.params), len(program.outputs)
     return NativeKernel(source, program.name, *counts, flags=flags, compiler=compiler)

@@ -5,9 +5,8 @@ Nothing is written to disk here; :mod:`momentgen.build` does that.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import mpmath
@@ -15,9 +14,10 @@ import numpy as np
 
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
+from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.evidence import Evidence
+from momentgen.compiler.evidence import Evidence, program_digest
 from momentgen.compiler.program import Program
 from momentgen.compiler.sampling import sampler_of
 from momentgen.compiler.stabilise import (
@@ -152,14 +152,14 @@ def compile_rule(
         progress(f"emit {stable.variant}")
         header = _header(rule, one)
         programs = programs_of[stable.variant] = (one.forward, one.backward)
-        files[f"{stable.variant}.c"] = render_c(programs, header)
+        files[f"{stable.variant}.c"] = render_c(programs, replace(header, program=program_digest(programs)))
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
         summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
         wide = _header(rule, one, float64=True)
         files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
         name = f"{rule.name}_{stable.variant}_float64"
         files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
-        files[f"{stable.variant}.json"] = json.dumps(_certificate(rule, one), indent=1) + "\n"
+        files[f"{stable.variant}.json"] = json_text(_certificate(rule, one)) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
         operations = {"forward": one.forward.operations, "backward": one.backward.operations}
         summaries.append(VariantSummary(stable.variant, bounds, operations))
@@ -232,20 +232,16 @@ def _header(rule: Rule, compiled: Certified, float64: bool = False) -> Header:
     if rule.citation:
         summary.append(rule.citation)
     if float64:
-        return Header(rule.name, stable.variant, rule.digest, library_versions(), {}, (), tuple(summary))
+        return Header(rule.name, stable.variant, rule.digest, summary=tuple(summary))
+    errors = ", ".join(f"{name} {bound.error:.3g}" for name, bound in compiled.bounds.items())
     lines = [
-        f"{name:<11} {bound.error:.3g} {stable.unit}, worst at "
-        + ", ".join(f"{k} = {w:.9g}" for k, w in bound.at.items())
-        for name, bound in compiled.bounds.items()
+        f"{errors} {stable.unit},",
+        f"against exact values at {compiled.points} points over all of float32; where, in {stable.variant}.json",
     ]
-    lines.append(
-        f"against exact values at {compiled.points} points over all of float32; details in {stable.variant}.json"
-    )
     return Header(
         rule.name,
         stable.variant,
         rule.digest,
-        library_versions(),
         {p.name: p.operations for p in (compiled.forward, compiled.backward)},
         tuple(lines),
         tuple(summary),
@@ -260,6 +256,7 @@ def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
         "digest": rule.digest,
         "f": str(rule.f),
         "citation": rule.citation,
+        "made_with": dict(library_versions()),
         "goal": {stable.unit: stable.goal},
         "tolerance": dict(compiled.tolerance),
         "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},

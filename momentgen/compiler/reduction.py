@@ -16,12 +16,11 @@ import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
-from momentgen.compiler.emit._text import docstring
+from momentgen.compiler.emit._text import docstring, json_text
 from momentgen.compiler.emit.header import Header
 from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
 from momentgen.symbols import Phi, mu1, mu2, v1, v2
-from momentgen.versions import library_versions
 
 __all__ = ["CompiledReduction", "compile_reduction"]
 
@@ -60,14 +59,13 @@ def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lamb
     for name, score in rule.variants.items():
         progress(f"emit {name}")
         files[f"{name}_torch.py"] = _module(rule, name, score)
-        files[f"{name}.json"] = json.dumps(_certificate(rule, name, score), indent=1) + "\n"
+        files[f"{name}.json"] = json_text(_certificate(rule, name, score)) + "\n"
     files["__init__.py"] = _init(rule)
     return CompiledReduction(rule.name, files, tuple(_Summary(name) for name in rule.variants))
 
 
 def _module(rule: Reduction, name: str, score: Score) -> str:
-    versions = {tool: library_versions()[tool] for tool in ("momentgen", "sympy", "mpmath")}
-    header = Header(rule.name, name, rule.digest, versions, {}, (), (f"term: {score.term}", score.citation))
+    header = Header(rule.name, name, rule.digest, {}, (), (f"term: {score.term}", score.citation))
     arguments = ["mean", "var"] if score.reduce == "none" else ["mean", "var", "other_mean", "other_var"]
     source = _Torch(rule.name).source(score.term)
     return "\n".join(

@@ -17,7 +17,6 @@ import sympy
 
 from momentgen.compiler.ablate import Calibration, Choice, Part, choose
 from momentgen.compiler.certify import Bound, Known, Runner, check_promises, kernel_params, measure, measure_at
-from momentgen.compiler.emit import Header, render_c
 from momentgen.compiler.evidence import Evidence, Run, program_digest
 from momentgen.compiler.lower import lower
 from momentgen.compiler.passes import optimise
@@ -132,9 +131,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                     unit=stable.unit_at(setting),
                 )
             both = (programs["forward"], programs["backward"])
-            runs = evidence.of(
-                stable.variant, program_digest(render_c(both, Header(rule.name, stable.variant, "", {}, {})))
-            )
+            runs = evidence.of(stable.variant, program_digest(both))
             for run in runs:
                 for name, bound in bounds.items():
                     bound.take_in(run, name)

@@ -40,7 +40,7 @@ _NEEDS = {"AVX2": ("avx2", "fma"), "AVX-512": ("avx512f", "avx512dq", "avx512vl"
 
 PROGRAMS = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(20)]
 PROGRAMS += [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(20, 30)]
-HEADER = Header("random", "test", "none", {"momentgen": "0"}, {p.name: p.operations for p in PROGRAMS})
+HEADER = Header("random", "test", "none", {p.name: p.operations for p in PROGRAMS})
 INPUTS = adversarial_inputs(20000)  # enough for several threads
 
 
@@ -161,7 +161,7 @@ def test_comments_cannot_break_the_code(text: str) -> None:
     b = Builder("noted", inputs=("x",))
     b.output("y", b.comment(b.mul(b.input("x"), b.f32(3.0)), text))
     program = b.build()
-    header = Header("rule", text, "none", {}, {}, (text,), (text,))
+    header = Header("rule", text, "none", {}, (text,), (text,))
     source = render_c([program], header)
     assert max(map(len, source.splitlines())) < 120
     assert NativeKernel(source, "noted", 1, 0, 1)(np.float32([2.0]))[0] == [6.0]

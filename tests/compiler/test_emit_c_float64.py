@@ -35,7 +35,7 @@ from momentgen.rule_inputs import partial_names
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 F64 = npt.NDArray[np.float64]
-HEADER = Header("rule", "exact", "none", {"momentgen": "0"}, {})
+HEADER = Header("rule", "exact", "none")
 
 #: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1
 QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu")

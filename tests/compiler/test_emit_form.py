@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from momentgen.compiler.emit._form import Form, Loop, Section, Tables, form_of
+from momentgen.compiler.emit._form import Form, Loop, Section, Tables
+from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.real import Graph, outputs_float64
 
 F64 = npt.NDArray[np.float64]

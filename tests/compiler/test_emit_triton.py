@@ -69,7 +69,7 @@ def leaky() -> Program:
 
 
 PROGRAMS = [leaky()] + [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(24)]
-HEADER = Header("random", "test", "none", {"momentgen": "0"}, {p.name: p.operations for p in PROGRAMS})
+HEADER = Header("random", "test", "none", {p.name: p.operations for p in PROGRAMS})
 
 
 @pytest.fixture(scope="module")

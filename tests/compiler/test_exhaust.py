@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evidence import ALL_INPUTS, Evidence, program_digest, read_evidence
+from momentgen.compiler.evidence import ALL_INPUTS, Evidence, read_evidence, stated_digest
 from momentgen.compiler.exhaust import exhaust
 from momentgen.compiler.lower import split_float32
 from momentgen.compiler.native import NativeKernel, find_compiler
@@ -173,7 +173,7 @@ def test_inputs_that_missed_the_goal_are_kept_whatever_comes_after() -> None:
 
 def test_a_sample_is_no_evidence_that_a_certificate_may_name() -> None:
     evidence = evidence_of_abs()
-    assert evidence.of("exact", program_digest(source_of("abs", "exact"))) == ()
+    assert evidence.of("exact", stated_digest(source_of("abs", "exact"))) == ()
 
 
 def test_a_missing_file_is_no_evidence_and_a_corrupt_one_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Sequence
 from decimal import Decimal
@@ -12,6 +13,7 @@ __all__ = [
     "LINE_LENGTH",
     "comment_text",
     "docstring",
+    "json_text",
     "plain_decimal",
     "short_decimal",
     "with_arguments",
@@ -95,18 +97,41 @@ def with_comment(code: str, comment: str | None, mark: str, indent: str = "    "
 
 
 def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[str]:
-    """``head(arguments)``, broken below the bracket where it is too long for a line."""
+    """``head(arguments)``, the arguments on lines of their own where it is too long for one."""
     one_line = f"{head}({', '.join(arguments)}{end}"
     if len(one_line) <= LINE_LENGTH:
         return [one_line]
-    indent = " " * (len(head) + 1)
-    lines, current = [], f"{head}("
+    indent = " " * (len(head) - len(head.lstrip()) + 4)
+    lines, current = [f"{head}("], indent
     for position, argument in enumerate(arguments):
         piece = argument + (end if position == len(arguments) - 1 else ",")
-        joined = current + (piece if current.endswith("(") else f" {piece}")
-        if len(joined) <= LINE_LENGTH or not current.strip():
+        joined = current + (piece if current == indent else f" {piece}")
+        if len(joined) <= LINE_LENGTH or current == indent:
             current = joined
         else:
             lines.append(current)
             current = indent + piece
     return [*lines, current]
+
+
+def json_text(value: object, indent: int = 0) -> str:
+    """JSON with what fits in a line in one, and numbers side by side.
+
+    >>> print(json_text({"a": [1, 2], "b": {"c": "d"}}))
+    {"a": [1, 2], "b": {"c": "d"}}
+    """
+    line = json.dumps(value)
+    if indent + len(line) <= LINE_LENGTH or not isinstance(value, dict | list) or not value:
+        return line
+    pad = " " * (indent + 1)
+    if isinstance(value, dict):
+        inner = [f"{json.dumps(key)}: {json_text(item, indent + 1)}" for key, item in value.items()]
+        return "\n".join(["{", ",\n".join(pad + text for text in inner), " " * indent + "}"])
+    lines, current = list[str](), pad
+    for position, item in enumerate(value):
+        text = json_text(item, indent + 1) + ("," if position < len(value) - 1 else "")
+        if current != pad and (len(current) + 1 + len(text) > LINE_LENGTH or "\n" in text):
+            lines.append(current)
+            current = pad
+        current += text if current == pad else f" {text}"
+    return "\n".join(["[", *lines, current, " " * indent + "]"])

@@ -10,18 +10,21 @@ contracts nor reassociates: see :data:`C_FLAGS`.  Values stand in the order of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from momentgen.compiler.emit._statements import is_constant, statements
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, body_of
+from momentgen.compiler.emit._outline import Outlined, outlined
+from momentgen.compiler.emit._statements import Statement, statements
 from momentgen.compiler.emit._text import short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.program import Instruction, Op, Program, Type
+from momentgen.compiler.program import Op, Program, ProgramError, Type
 from momentgen.compiler.schedule import interleave, vectors
 
 __all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 
 #: Compiler flags of the generated C.  -ffast-math must never be among them: it flushes subnormals in the whole process.
-#: gcc 12 makes branches of selects in its PRE and jump threading passes, and then cannot vectorise the loop.
+#: gcc 12 makes branches of selects in its PRE and jump threading passes, and then cannot vectorise the loop.  It orders
+#: instructions before it gives them registers, with an eye on how many these are, only when told to.
 C_FLAGS: tuple[str, ...] = (
     "-O3",
     "-march=native",
@@ -31,6 +34,8 @@ C_FLAGS: tuple[str, ...] = (
     "-fno-trapping-math",
     "-fno-tree-pre",
     "-fno-thread-jumps",
+    "-fschedule-insns",
+    "-fsched-pressure",
     "-fopenmp",
     "-shared",
     "-fPIC",
@@ -52,6 +57,7 @@ _PRELUDE = """\
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -73,7 +79,7 @@ static inline float as_float(uint32_t u)
 _NARROW = {4: "uint8_t", 2: "uint16_t"}
 
 #: gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower for ELU
-_ELEMENT = "static inline __attribute__((always_inline)) void"
+_INLINE = "INLINE"
 
 _TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
 _FORMAT = {
@@ -130,12 +136,13 @@ def element_name(program: Program) -> str:
     return f"{program.name}_element"
 
 
-def render_c(programs: Sequence[Program], header: Header) -> str:
+def render_c(programs: Sequence[Program], header: Header, *, functions: bool = True) -> str:
     """One C file with the inline function and the kernel of each program.
 
     Args:
         programs: verified programs of one variant, usually forward and backward.
         header: the comment that opens the file.
+        functions: whether what is said several times becomes a function; straight code is written faster.
 
     Returns:
         C11 source that exports, for each program, ``void NAME(int64_t n, const float *INPUT..., const float *params,
@@ -144,34 +151,105 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     Raises:
         ProgramError: if a program is not well formed.
     """
-    parts = [header.c(), _PRELUDE]
-    for program in map(interleave, programs):
-        parts += [_element(program), _kernel(program, _NARROW.get(vectors(program)))]
+    ordered = [interleave(program) for program in programs]
+    found = outlined(ordered) if functions else Outlined((), tuple(map(body_of, ordered)))
+    for body in (*found.functions, *found.bodies):
+        body.settle()
+    prefix = f"{header.rule}_{header.variant}_"
+    parts = [header.c(), _PRELUDE, *poly_macros(max(found.degrees, default=0))]
+    parts += [_function(function, prefix) for function in found.functions]
+    for program, body in zip(ordered, found.bodies, strict=True):
+        parts += [_element(program, body, prefix), _kernel(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
-def _literal(ins: Instruction) -> str:
-    if ins.bits is not None and ins.op is Op.CONST_I32:
-        return f"{ins.bits}u" if ins.bits < 1024 else f"0x{ins.bits:08x}u"
-    return c_float(float(ins.value))
+def _literal(step: Step) -> str:
+    if step.bits is not None and step.op is Op.CONST_I32:
+        return f"{step.bits}u" if step.bits < 1024 else f"0x{step.bits:08x}u"
+    return c_float(float(step.value))
 
 
-def _element(program: Program) -> str:
-    instructions, comments = program.instructions, program.comments
-    literals = {i: _literal(ins) for i, ins in enumerate(instructions) if is_constant(ins) and i not in comments}
-    arguments = [f"float {name}" for name in (*program.inputs, *program.params)]
+def poly_macros(degree: int) -> list[str]:
+    """Macros for so many multiply-adds by x, from y on; none for none."""
+    lines = ["// multiply-adds by x, from y on", "#define POLY1(x, y, c) FMA(x, y, c)"]
+    lines += [f"#define POLY{k + 1}(x, y, c, ...) POLY{k}(x, FMA(x, y, c), __VA_ARGS__)" for k in range(1, degree)]
+    return ["\n".join(lines)] if degree else []
+
+
+def poly(x: str, y: str, coefficients: Iterable[str]) -> str:
+    """The text of multiply-adds by x, a name, from y on: a macro's of :func:`poly_macros`."""
+    added = list(coefficients)
+    return f"POLY{len(added)}({', '.join([x, y, *added])})"
+
+
+def _function(function: Body, prefix: str) -> str:
+    arguments = [f"{_TYPE[function.steps[k].type]} {name}" for k, name in enumerate(function.inputs)]
+    types = [_TYPE[function.steps[index].type] for index in function.outputs]
+    lines, results = _statements(function, prefix)
+    if len(types) == 1:
+        lines += with_comment(f"return {results[0]};", None, "//")
+    else:
+        arguments += [f"{of} *restrict r{k}" for k, of in enumerate(types)]
+        lines += [f"    *r{k} = {text};" for k, text in enumerate(results)]
+    head = f"{_INLINE} {types[0] if len(types) == 1 else 'void'} {prefix}{function.name}"
+    return "\n".join([*with_arguments(head, arguments), "{", *lines, "}"])
+
+
+def _element(program: Program, body: Body, prefix: str) -> str:
+    arguments = [f"float {name}" for name in body.inputs]
     arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
-    lines = with_arguments(f"{_ELEMENT} {element_name(program)}", arguments)
-    lines.append("{")
-    values, results = statements(program, _FORMAT, literals)
+    lines, results = _statements(body, prefix)
+    written = [f"    *out_{name} = {text};" for (name, _), text in zip(program.outputs, results, strict=True)]
+    return "\n".join(
+        [*with_arguments(f"{_INLINE} void {element_name(program)}", arguments), "{", *lines, *written, "}"]
+    )
+
+
+def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
+    """The lines of a body, and what stands for its outputs."""
+
+    def form(step: Step) -> str:
+        if isinstance(step.op, Call):
+            return f"{prefix}{step.op.function}({', '.join(['{}'] * len(step.args))})"
+        if isinstance(step.op, Polynomial):
+            return poly("{}", "{}", ["{}"] * step.op.degree)
+        if isinstance(step.op, Result):  # stands with its call
+            raise ProgramError("a result is no operation of its own")
+        return _FORMAT[step.op]
+
+    def apart(step: Step) -> list[int]:
+        """Operands with a line of their own: what a macro repeats, selects, and what is an arm of one.
+
+        To gcc an expression in an arm is a branch, and an operation on a select may become one in each of its arms; a
+        loop with branches within each other stays scalar.
+        """
+        found = [a for a in step.args if body.steps[a].op is Op.SELECT]
+        if isinstance(step.op, Polynomial):
+            found.append(step.args[0])
+        return [*found, *step.args[1:]] if step.op is Op.SELECT else found
+
+    literals = {i: _literal(step) for i, step in body.steps.items() if step.is_constant and i not in body.comments}
+    lines: list[str] = []
+    values, results = statements(body, form, literals, apart)
     for value in values:
-        ins = instructions[value.index]
-        expression = value.expression or _literal(ins)
-        code = f"const {_TYPE[ins.type]} {value.name} = {expression};"
-        lines += with_comment(code, comments.get(value.index), "//")
-    lines += [f"    *out_{name} = {text};" for (name, _), text in zip(program.outputs, results, strict=True)]
-    lines.append("}")
-    return "\n".join(lines)
+        step = body.steps[value.index]
+        if value.results:
+            lines += _several(value, body)
+            continue
+        code = f"{_TYPE[step.type]} {value.name} = {value.expression or _literal(step)};"
+        lines += with_comment(code, body.comments.get(value.index), "//")
+    return lines, results
+
+
+def _several(value: Statement, body: Body) -> list[str]:
+    """The lines of a call that writes several results."""
+    types: dict[str, list[str]] = {}
+    for index, name in value.results:
+        types.setdefault(_TYPE[body.steps[index].type], []).append(name)
+    lines = [line for of, names in types.items() for line in with_comment(f"{of} {', '.join(names)};", None, "//")]
+    code = f"{value.expression[:-1]}, {', '.join(f'&{name}' for _, name in value.results)});"
+    comments = [f"{name}: {body.comments[index]}" for index, name in value.results if index in body.comments]
+    return [*lines, *with_comment(code, "; ".join(comments), "//")]
 
 
 def _kernel(program: Program, narrow: str | None) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables, form_of
-from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, with_arguments
+from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables
+from momentgen.compiler.emit._loops import form_of
+from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.c import PARALLEL_THRESHOLD
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.stabilise.stable import Stable
@@ -39,7 +40,27 @@ _PRELUDE = f"""\
 
 #define LANES {LANES}
 #define FMA __builtin_fma
-#define INLINE static inline __attribute__((always_inline))"""
+#define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{{
+#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})
+    for (int64_t at = 0; at < n; at += LANES) {{
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {{
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }}
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }}
+}}"""
 
 _EXP = """\
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
@@ -193,13 +214,15 @@ class _Kernel:
 
     def text(self, inputs: Sequence[str], results: Mapping[str, str]) -> str:
         form = self.form
-        arguments = [f"const double *restrict {name}" for name in inputs]
-        outputs = [f"double *restrict {name}" for name in results]
-        scalars = [f"double {name}" for name in form.params]
-        lines = [*with_arguments(f"static void {self.name}_block", [*arguments, *scalars, *outputs]), "{"]
+        head = f"static void {self.name}_block(const double *const *in, const double *params, double *const *out)"
+        lines = [head, "{"]
+        lines += [f"    const double *restrict {name} = in[{k}];" for k, name in enumerate(inputs)]
+        lines += [f"    const double {name} = params[{k}];" for k, name in enumerate(form.params)]
+        lines += [f"    double *restrict {name} = out[{k}];" for k, name in enumerate(results)]
         arrays = [f"s[{len(self.shared)}][LANES]"] if self.shared else []
         arrays += [f"a[{len(self.sums)}][LANES] = {{{{0.0}}}}"] if self.sums else []
         lines += [f"    double {', '.join(arrays)};"] if arrays else []
+        lines += [] if form.params else ["    (void)params;"]
         for number, part in enumerate(self.parts):
             lines += self._part(number, part, results if number == len(self.parts) - 1 else {})
         lines += ["}", ""]
@@ -248,36 +271,16 @@ class _Kernel:
             "int64_t n",
             *(f"const double *restrict {name}" for name in inputs),
             "const double *restrict params",
+            *(f"double *restrict {name}" for name in results),
         ]
-        arguments += [f"double *restrict {name}" for name in results]
-        lines = [*with_arguments(f"void {self.name}", arguments), "{"]
-        lines += [f"    const double {name} = params[{k}];" for k, name in enumerate(self.form.params)]
-        if not self.form.params:
-            lines.append("    (void)params;")
-        scalars = list(self.form.params)
-        whole = [*(f"{name} + at" for name in inputs), *scalars, *(f"{name} + at" for name in results)]
-        padded = [*(f"in[{k}]" for k in range(len(inputs))), *scalars, *(f"out[{k}]" for k in range(len(results)))]
-        lines += [
-            f"#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})",
-            "    for (int64_t at = 0; at < n; at += LANES) {",
-            "        if (n - at >= LANES) {",
-            *with_arguments(f"            {self.name}_block", whole, ");"),
-            "            continue;",
-            "        }",
-            f"        double in[{len(inputs)}][LANES], out[{len(results)}][LANES];",
-            "        for (int i = 0; i < LANES; ++i) {",
-            "            const int64_t from = at + i < n ? at + i : n - 1;",
-            *(f"            in[{k}][i] = {name}[from];" for k, name in enumerate(inputs)),
-            "        }",
-            *with_arguments(f"        {self.name}_block", padded, ");"),
-            *(
-                f"        for (int i = 0; i < n - at; ++i) {name}[at + i] = out[{k}][i];"
-                for k, name in enumerate(results)
-            ),
-            "    }",
+        return [
+            *with_arguments(f"void {self.name}", arguments),
+            "{",
+            *with_comment(f"const double *const in[] = {{{', '.join(inputs)}}};", None, "//"),
+            *with_comment(f"double *const out[] = {{{', '.join(results)}}};", None, "//"),
+            f"    over_blocks({self.name}_block, n, in, {len(inputs)}, params, out, {len(results)});",
             "}",
         ]
-        return lines
 
 
 def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
@@ -346,7 +349,7 @@ class _Writer:
             self.inline[index] = text
             return
         self.names[index] = f"t{len(self.names)}"
-        self.lines.append(f"const {'_Bool' if condition else 'double'} {self.names[index]} = {text};")
+        self.lines.append(f"{'_Bool' if condition else 'double'} {self.names[index]} = {text};")
 
     def shorten(self, args: Sequence[int]) -> None:
         """Give names to expressions that would make a line too long together, the longest first."""
@@ -357,7 +360,7 @@ class _Writer:
     def _give_name(self, index: int) -> None:
         name = self.names[index] = f"t{len(self.names)}"
         kind = "_Bool" if self.kernel.form.is_condition(index) else "double"
-        self.lines.append(f"const {kind} {name} = {self.inline.pop(index)};")
+        self.lines.append(f"{kind} {name} = {self.inline.pop(index)};")
 
     def _text(self, item: Item) -> str:
         if item.kind == "polynomial":

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._form import Form, Item, Loop, Tables, form_of
+from momentgen.compiler.emit._form import Form, Item, Loop, Tables
+from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS
@@ -184,10 +185,7 @@ class _Function:
         return text
 
     def _loop(self, loop: Loop) -> None:
-        for accumulator in loop.sums:
-            if accumulator not in self.names:
-                self.tensors.add(accumulator)
-                self._name(accumulator, "0.0")
+        self._zeros([accumulator for accumulator in loop.sums if accumulator not in self.names])
         self.lines.append(f"    for c in _TABLE{loop.turns}:")
         self.indent, self.outside = "        ", set(self.names)
         before = {index: self.left[index] for index in self.outside}
@@ -203,6 +201,20 @@ class _Function:
                     self._release()
         self.free += [self.names[index] for index in sorted(self.outside) if before[index] and not self.left[index]]
         self.indent, self.outside = "    ", set()
+
+    def _zeros(self, accumulators: Sequence[int]) -> None:
+        """Statements that begin sums, several in a line."""
+        lines: list[str] = []
+        for index in accumulators:
+            self.tensors.add(index)
+            self._name(index, "0.0")
+            line = self.lines.pop().strip()
+            both = f"{self.indent}{self.names[index]} = {lines[-1].strip()}" if lines else ""
+            if lines and "#" not in line and len(both) <= LINE_LENGTH:
+                lines[-1] = both
+            else:
+                lines.append(self.indent + line)
+        self.lines += lines
 
     def _release(self) -> None:
         """Let go of names that the statement now written is the last to read."""

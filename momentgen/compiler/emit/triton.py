@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._statements import is_constant, statements
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._statements import statements
 from momentgen.compiler.emit._text import LINE_LENGTH, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.program import Instruction, Op, Program
+from momentgen.compiler.program import Op, Program, ProgramError
 from momentgen.compiler.schedule import two_fit
 
 __all__ = ["kernel_name", "render_triton"]
@@ -79,46 +81,72 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     elements = 2 if all(map(two_fit, programs)) else 1
     lanes = f"#: with more, values would not stay in registers\nLANE_ELEMENTS = {elements}"
     parts = [f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n{listing}\n\n{lanes}"]
-    for program in programs:
-        parts += [_device(program), _kernel(program)]
+    found = outlined(programs)
+    for body in (*found.functions, *found.bodies):
+        # Among many results of calls the order decides how many have to be held.
+        if not any(isinstance(step.op, Result) for step in body.steps.values()):
+            body.settle()
+    parts += map(_polynomial, found.degrees)
+    parts += [_device(f"_{function.name}", function) for function in found.functions]
+    for program, body in zip(programs, found.bodies, strict=True):
+        parts += [_device(program.name, body), _kernel(program)]
     return "\n\n\n".join(parts) + "\n"
 
 
-def _literal(ins: Instruction) -> str | None:
+def _literal(step: Step) -> str | None:
     """A constant that Triton keeps in 32 bits where it stands in an expression."""
-    if ins.op is Op.CONST_I32:
-        value = int(ins.value)
+    if step.op is Op.CONST_I32:
+        value = int(step.value)
         return str(value) if abs(value) < 1024 else hex(value)
-    return None if ins.bits == _MINUS_ZERO else short_decimal(float(ins.value))
+    return None if step.bits == _MINUS_ZERO else short_decimal(float(step.value))
 
 
-def _full(ins: Instruction) -> str:
+def _full(step: Step) -> str:
     """A constant as a scalar tensor: Triton makes a float64 of a literal below the normal range."""
-    if ins.op is Op.CONST_I32:
-        return f"tl.full((), {_literal(ins)}, tl.int32)"
-    if ins.bits == _MINUS_ZERO:
+    if step.op is Op.CONST_I32:
+        return f"tl.full((), {_literal(step)}, tl.int32)"
+    if step.bits == _MINUS_ZERO:
         return f"tl.full((), {_MINUS_ZERO - 2**32}, tl.int32).to(tl.float32, bitcast=True)"
-    value = float(ins.value)
+    value = float(step.value)
     text = short_decimal(value) or (repr(value) if math.isfinite(value) else f'float("{value}")')
     return f"tl.full((), {text}, tl.float32)"
 
 
-def _device(program: Program) -> str:
-    instructions, comments = program.instructions, program.comments
+def _polynomial(degree: int) -> str:
+    """The function of so many multiply-adds by x, from y on: Triton 3.2 has no tuples of constants to loop over."""
+    names = [f"c{k}" for k in range(degree)]
+    text = "y"
+    for name in names:
+        text = f"tl.fma(x, {text}, {name})"
+    head = with_arguments(f"def _polynomial{degree}", ["x", "y", *names], end="):")
+    return "\n".join(["@triton.jit", *head, *with_comment(f"return ({text})", None, "#")])
+
+
+def _form(step: Step) -> str:
+    if isinstance(step.op, Call):
+        return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
+    if isinstance(step.op, Polynomial):
+        return f"_polynomial{step.op.degree}({', '.join(['{}'] * len(step.args))})"
+    if isinstance(step.op, Result):  # stands with its call
+        raise ProgramError("a result is no operation of its own")
+    return _FORMAT[step.op]
+
+
+def _device(name: str, body: Body) -> str:
+    steps, comments = body.steps, body.comments
     # Between literals alone Python itself would compute, in float64; and a literal has no methods.
-    named = {a for ins in instructions if all(is_constant(instructions[a]) for a in ins.args) for a in ins.args}
-    found = {i: _literal(ins) for i, ins in enumerate(instructions) if is_constant(ins) and i not in named}
+    named = {a for step in steps.values() if all(steps[a].is_constant for a in step.args) for a in step.args}
+    found = {i: _literal(step) for i, step in steps.items() if step.is_constant and i not in named}
     literals = {index: text for index, text in found.items() if text is not None and index not in comments}
-    lines = [
-        "@triton.jit",
-        *with_arguments(f"def {program.name}", [*program.inputs, *program.params], end="):"),
-    ]
-    values, results = statements(program, _FORMAT, literals)
+    lines = ["@triton.jit", *with_arguments(f"def {name}", body.inputs, end="):")]
+    values, results = statements(body, _form, literals)
     for value in values:
-        code = f"{value.name} = {value.expression or _full(instructions[value.index])}"
+        name = ", ".join(name for _, name in value.results) or value.name
+        code = f"{name} = {value.expression or _full(steps[value.index])}"
         if len(code) + 4 > LINE_LENGTH:  # a line of Python goes on within brackets only
-            code = f"{value.name} = ({value.expression})"
-        lines += with_comment(code, comments.get(value.index), "#")
+            code = f"{f'({name})' if value.results else name} = ({value.expression})"
+        several = "; ".join(f"{name}: {comments[index]}" for index, name in value.results if index in comments)
+        lines += with_comment(code, several or comments.get(value.index), "#")
     lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
     return "\n".join(lines)
 
