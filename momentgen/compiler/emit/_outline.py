@@ -134,7 +134,7 @@ def _call_parts(bodies: Sequence[Body], number: int) -> list[Body]:
 
 
 def _cones(body: Body) -> Iterator[tuple[tuple[Any, ...], Part]]:
-    """Every value of more than one operation that it alone is made of, and the shape, the same where those are alike."""
+    """Every value of several operations that it alone is made of, and the shape, the same where those are alike."""
     steps, uses = body.steps, body.uses()
     place = {index: number for number, index in enumerate(steps)}
     for root, step in steps.items():
