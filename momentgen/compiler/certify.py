@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.emit import render_c
+from momentgen.compiler.emit import C_FLAGS, render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.evidence import Run
@@ -35,6 +35,8 @@ from momentgen.rule_inputs import moment_names, partial_names
 __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
+#: of the kernels measured, which run a few times each: bits are the same however much the compiler optimises
+_FLAGS = (*("-O1" if flag == "-O3" else flag for flag in C_FLAGS), "-ftree-vectorize")
 _WORDS = {"var": "variance"}
 _HARD = 150  # points an output that the next attempt is calibrated on
 _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
@@ -63,8 +65,8 @@ class Runner:
             source = render_c((forward, backward), Header(forward.name, "", "", {}, {}))
             n, k, m = len(forward.params), len(self.inputs), len(self.outputs)
             self._native = (
-                NativeKernel(source, forward.name, k, n, m),
-                NativeKernel(source, backward.name, k + m, n, k),
+                NativeKernel(source, forward.name, k, n, m, flags=_FLAGS),
+                NativeKernel(source, backward.name, k + m, n, k, flags=_FLAGS),
             )
 
     def __call__(self, *inputs: Any) -> dict[str, F32]:

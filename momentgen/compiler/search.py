@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.lanes import outputs_over
 from momentgen.compiler.points import Points, in_domain, near_points, points_at, wide_points
-from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise import Stable
 
 __all__ = ["nearly_exact", "worst_points"]
@@ -41,7 +41,7 @@ def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, floa
         part = slice(start, start + _CHUNK)
         points = {"mean": mean[part], "var": var[part], **setting}
         for graph in (stable.forward64, stable.partials64):
-            for name, values in outputs_float64(graph, points).items():
+            for name, values in outputs_over(graph, points).items():
                 results[name][part] = values
     return results
 
