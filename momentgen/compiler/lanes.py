@@ -10,7 +10,6 @@ in the last place, and for subnormal numbers: good for what screens and measures
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,24 +20,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import compiled, find_compiler
+from momentgen.compiler.c_compiler import find_compiler
+from momentgen.compiler.c_helpers import library
 from momentgen.compiler.real import LEAVES, Graph, Node, float64_operations, outputs_float64
 
 __all__ = ["LANES", "outputs_over"]
 
 F64 = npt.NDArray[np.float64]
 LANES = 128
-#: nothing is contracted or reassociated, and the loops are made of vectors
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-std=c11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-shared",
-    "-fPIC",
-)
 _FEW_NODES, _FEW_POINTS = 300, 1024  # below either NumPy is as good
 
 #: instruction -> what it does to a lane; x, y, z and w are its operands, s is a number
@@ -94,42 +83,13 @@ _COMMUTATIVE = frozenset({"add", "mul", "madd"})  # in their first two
 _WIDTH = 7  # of an instruction: what, where to, up to four operands, and the number
 
 _SOURCE = """\
-#include <stdint.h>
 #include <string.h>
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #define LANES %d
-
-static inline __attribute__((always_inline)) double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
-static inline __attribute__((always_inline)) double exponential(double x)
-{
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = (x * 0x1.71547652b82fep0 + magic) - magic;
-    const double r = (x - n * 0x1.62e42fefap-1) - n * 0x1.cf79abc9e3b39p-40;
-    double p = %s;
-%s
-    p = r * r * p + r + 1.0;
-    const double half = n * 0.5 + magic;
-    return p * power_of_two(half) * power_of_two(n - (half - magic) + magic);
-}
-
 void run(int64_t n, const int32_t *code, int64_t length, const double *numbers, int64_t many_inputs,
          const double *const *inputs, int64_t many_outputs, const int32_t *places, double *const *outputs,
          double (*slots)[LANES])
 {
-#if defined(__SSE2__)
-    const unsigned int before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040);  // subnormal numbers are 0
-#endif
+    const unsigned int before = subnormal_numbers_are_0();
     for (int64_t at = 0; at < n; at += LANES) {
         const int64_t count = n - at < LANES ? n - at : LANES;
         for (int64_t k = 0; k < many_inputs; ++k) {
@@ -144,13 +104,9 @@ void run(int64_t n, const int32_t *code, int64_t length, const double *numbers, 
         }
         for (int64_t k = 0; k < many_outputs; ++k) memcpy(outputs[k] + at, slots[places[k]], count * sizeof(double));
     }
-#if defined(__SSE2__)
-    _mm_setcsr(before);
-#endif
+    as_before(before);
 }
 """
-#: (exp(r) - 1 - r)/r² for |r| <= ln(2)/2, from high to low
-_EXPONENTIAL = [1 / math.factorial(k) for k in range(13, 1, -1)]
 
 
 def _case(number: int, text: str) -> str:
@@ -167,10 +123,8 @@ def _case(number: int, text: str) -> str:
 @cache
 def _machine() -> Any:
     """The machine, compiled."""
-    first, *others = (c.hex() for c in _EXPONENTIAL)
-    steps = "\n".join(f"    p = p * r + {c};" for c in others)
     cases = "\n".join(_case(_NUMBER[kind], text) for kind, text in _CODE.items())
-    run = compiled(_SOURCE % (LANES, first, steps, _WIDTH, _WIDTH, cases), _FLAGS)["run"]
+    run = library(_SOURCE % (LANES, _WIDTH, _WIDTH, cases)).run
     size, place = ctypes.c_int64, ctypes.c_void_p
     run.argtypes = [size, place, size, place, size, place, size, place, place, place]
     run.restype = None

@@ -87,8 +87,7 @@ class QuadratureTruth:
                 terms[k] * d[k] * d[k + 2] for k in range(1, top + 1)
             )
         else:
-            m = side.moments(u, var, 1, 3)
-            b = side.moments(u, var, 2, 2)
+            m, b = side.moments(u, var)
             s = near.slope
             out["mean"] = m[0] + s * u + near.offset
             out["var"] = s * s * var + 2 * s * var * m[1] + b[0] - m[0] ** 2
