@@ -37,6 +37,8 @@ __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "ke
 F32 = npt.NDArray[np.float32]
 #: of the kernels measured, which run a few times each: bits are the same however much the compiler optimises
 _FLAGS = (*("-O1" if flag == "-O3" else flag for flag in C_FLAGS), "-ftree-vectorize")
+#: and of those that gcc makes no vectors of at any level, where a kernel runs once for an output and there is but one
+_HUGE, _HUGE_FLAGS = 3000, tuple("-Og" if flag == "-O1" else flag for flag in _FLAGS)
 _WORDS = {"var": "variance"}
 _HARD = 150  # points an output that the next attempt is calibrated on
 _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
@@ -64,9 +66,11 @@ class Runner:
         if find_compiler() is not None:
             source = render_c((forward, backward), Header(forward.name, "", "", {}, {}))
             n, k, m = len(forward.params), len(self.inputs), len(self.outputs)
+            huge = m == 1 and len(forward.instructions) + len(backward.instructions) > _HUGE
+            flags = _HUGE_FLAGS if huge else _FLAGS
             self._native = (
-                NativeKernel(source, forward.name, k, n, m, flags=_FLAGS),
-                NativeKernel(source, backward.name, k + m, n, k, flags=_FLAGS),
+                NativeKernel(source, forward.name, k, n, m, flags=flags),
+                NativeKernel(source, backward.name, k + m, n, k, flags=flags),
             )
 
     def __call__(self, *inputs: Any) -> dict[str, F32]:
