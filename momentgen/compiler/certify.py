@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.emit import render_c
+from momentgen.compiler.emit import C_FLAGS, render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.evidence import Run
@@ -35,6 +35,11 @@ from momentgen.rule_inputs import moment_names, partial_names
 __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
+#: of the kernels measured, which run a few times each: bits are the same however much the compiler optimises
+_QUICK = tuple(flag for flag in C_FLAGS if flag not in ("-O3", "-fschedule-insns", "-fsched-pressure"))
+_FLAGS = ("-O1", "-ftree-vectorize", *_QUICK)
+#: and of those that gcc makes no vectors of at any level, where a kernel runs once for an output and there is but one
+_HUGE, _HUGE_FLAGS = 3000, ("-Og", "-ftree-vectorize", *_QUICK)
 _WORDS = {"var": "variance"}
 _HARD = 150  # points an output that the next attempt is calibrated on
 _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
@@ -62,9 +67,11 @@ class Runner:
         if find_compiler() is not None:
             source = render_c((forward, backward), Header(forward.name, "", ""), functions=False)
             n, k, m = len(forward.params), len(self.inputs), len(self.outputs)
+            huge = m == 1 and len(forward.instructions) + len(backward.instructions) > _HUGE
+            flags = _HUGE_FLAGS if huge else _FLAGS
             self._native = (
-                NativeKernel(source, forward.name, k, n, m),
-                NativeKernel(source, backward.name, k + m, n, k),
+                NativeKernel(source, forward.name, k, n, m, flags=flags),
+                NativeKernel(source, backward.name, k + m, n, k, flags=flags),
             )
 
     def __call__(self, *inputs: Any) -> dict[str, F32]:

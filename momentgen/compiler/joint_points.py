@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.lanes import outputs_over
 from momentgen.compiler.points import Points
-from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise import Stable
 
 __all__ = ["DOMAIN", "edges", "in_domain", "near_by", "screened", "spread"]
@@ -172,7 +172,7 @@ def screened(
         computed = run(*at)
         chosen = []
         for graph in (stable.forward64, stable.partials64):
-            values = outputs_float64(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
+            values = outputs_over(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
             for name, value in values.items():
                 reference = np.broadcast_to(value, at[0].shape)
                 error = stable.measure(name, computed[name], reference, *at)

@@ -7,16 +7,12 @@ directory that lives as long as the process, and serves ``certify`` and tests.
 from __future__ import annotations
 
 import ctypes
-import functools
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.c_compiler import compiled, find_compiler
 from momentgen.compiler.emit.c import C_FLAGS, render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Program
@@ -27,40 +23,9 @@ __all__ = ["NativeKernel", "compile_c", "find_compiler", "native_program"]
 F32 = npt.NDArray[np.float32]
 
 
-@functools.cache
-def find_compiler() -> str | None:
-    """Path of the system's C compiler, or None."""
-    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-
-
-@functools.cache
-def _directory() -> tempfile.TemporaryDirectory[str]:
-    # Kept by the cache, removed when the interpreter ends.
-    return tempfile.TemporaryDirectory(prefix="momentgen-native-")
-
-
-@functools.lru_cache(maxsize=256)
-def _compile(source: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL:
-    directory = Path(tempfile.mkdtemp(dir=_directory().name))
-    code, library = directory / "kernel.c", directory / "kernel.so"
-    code.write_text(source)
-    command = [compiler, *flags, "-o", str(library), str(code), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError("C", "emit", f"{compiler} failed with status {done.returncode}: {done.stderr.strip()[:2000]}")
-    return ctypes.CDLL(str(library))
-
-
 def compile_c(source: str, flags: Sequence[str] = C_FLAGS, compiler: str | None = None) -> ctypes.CDLL:
-    """Compile C ``source`` to a shared library and load it; the same source and flags are compiled once.
-
-    Raises:
-        BuildError: if there is no compiler, or it fails.
-    """
-    compiler = compiler or find_compiler()
-    if compiler is None:
-        raise BuildError("C", "emit", "expected a C compiler (cc, gcc or clang) on PATH, found none")
-    return _compile(source, tuple(flags), compiler)
+    """:func:`momentgen.compiler.c_compiler.compiled` with the flags of the generated C."""
+    return compiled(source, flags, compiler)
 
 
 class NativeKernel:

@@ -17,11 +17,20 @@ from typing import Any
 import mpmath
 import numpy as np
 
-__all__ = ["Graph", "Node", "evaluate_float64", "evaluate_mpmath", "outputs_float64"]
+__all__ = [
+    "CONDITIONS",
+    "LEAVES",
+    "Graph",
+    "Node",
+    "evaluate_float64",
+    "evaluate_mpmath",
+    "float64_operations",
+    "outputs_float64",
+]
 
 #: kinds whose value is a truth value; all others are real numbers.
 CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})
-_LEAVES = frozenset({"input", "param", "const", "exp_factor"})
+LEAVES = frozenset({"input", "param", "const", "exp_factor"})
 
 
 @dataclass(frozen=True)
@@ -258,7 +267,7 @@ def _evaluate(
 ) -> dict[int, Any]:
     values: dict[int, Any] = {}
     for index, node, ended in graph.steps():
-        if node.kind in _LEAVES:
+        if node.kind in LEAVES:
             values[index] = leaf(node)
         else:
             values[index] = ops[node.kind](*[values[a] for a in node.args])
@@ -325,7 +334,8 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
     return _float64(graph, points, outputs_only=False)
 
 
-def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> dict[int, np.ndarray]:
+def float64_operations(points: Mapping[str, Any]) -> tuple[Callable[[Node], Any], Mapping[str, Callable[..., Any]]]:
+    """What a leaf is at points, and what each kind of node does, in float64."""
     ops: dict[str, Callable[..., Any]] = {
         "add": np.add,
         "sub": np.subtract,
@@ -359,5 +369,10 @@ def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> 
             return np.float64(1.0)
         return node.float64 if node.kind == "const" else np.asarray(points[node.payload], np.float64)
 
+    return leaf, ops
+
+
+def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> dict[int, np.ndarray]:
+    leaf, ops = float64_operations(points)
     with np.errstate(all="ignore"):
         return _evaluate(graph, leaf, ops, outputs_only=outputs_only)

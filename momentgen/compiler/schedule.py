@@ -110,7 +110,7 @@ def interleave(program: Program) -> Program:
     """
 
     def crowded(state: _State, index: int) -> tuple[float, ...]:
-        return state.ended(index), -state.start[index], state.after[index], -index
+        return state.ending[index], -state.start[index], state.after[index], -index
 
     return reorder(program, _State(program).order(crowded))
 
@@ -120,7 +120,7 @@ def _frugal(program: Program) -> list[int]:
 
     def crowded(state: _State, index: int) -> tuple[float, ...]:
         newest = max((state.place[a] for a in state.operands[index]), default=-1)
-        return state.ended(index), newest, state.after[index], -index
+        return state.ending[index], newest, state.after[index], -index
 
     return _State(program).order(crowded)
 
@@ -160,6 +160,7 @@ class _State:
         operands: of each instruction, those that are computed.
         after: cycles from its beginning to the end of the longest chain that waits for it.
         start: the cycle in which the operands are there.
+        ending: how many values each instruction that is not in the order yet is the last to use.
         place: where in the order it stands.
     """
 
@@ -177,12 +178,9 @@ class _State:
             longest = max((self.after[user] for user in self.users[index]), default=0)
             self.after[index] = self.latency[index] + longest
         self.uses = [len(found) for found in self.users]
+        self.ending = [sum(self.uses[a] == 1 for a in needed) for needed in self.operands]
         self.start = [0.0] * len(instructions)
         self.place: dict[int, int] = {}
-
-    def ended(self, index: int) -> int:
-        """How many values the instruction is the last to use."""
-        return sum(self.uses[a] == 1 for a in self.operands[index])
 
     def order(self, crowded: Callable[[_State, int], tuple[float, ...]]) -> list[int]:
         """The order; ``crowded`` says what comes first, the largest, where many values are alive."""
@@ -205,16 +203,18 @@ class _State:
             else:
                 clock = max(clock, min(self.start[i] for i in ready))
                 begun = (i for i in ready if self.start[i] <= clock)
-                chosen = max(begun, key=lambda i: (self.after[i], self.ended(i), -i))
+                chosen = max(begun, key=lambda i: (self.after[i], self.ending[i], -i))
             ready.remove(chosen)
             for a in instructions[chosen].args:
                 if a not in self.place and instructions[a].op in _LEAVES:
                     append(a)
             append(chosen)
-            alive += 1 - self.ended(chosen)
+            alive += 1 - self.ending[chosen]
             done = max(clock, self.start[chosen]) + self.latency[chosen]
             for a in self.operands[chosen]:
                 self.uses[a] -= 1
+                if self.uses[a] == 1:
+                    self.ending[next(user for user in self.users[a] if user not in self.place)] += 1
             for user in self.users[chosen]:
                 waiting[user] -= 1
                 self.start[user] = max(self.start[user], done)

@@ -9,15 +9,17 @@ units in the last place at a time.  What is found is measured by the caller agai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.lanes import outputs_over
 from momentgen.compiler.points import Points, in_domain, near_points, points_at, wide_points
-from momentgen.compiler.real import outputs_float64
+from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise import Stable
 
-__all__ = ["nearly_exact", "worst_points"]
+__all__ = ["first_round", "nearly_exact", "worst_points"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -41,7 +43,7 @@ def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, floa
         part = slice(start, start + _CHUNK)
         points = {"mean": mean[part], "var": var[part], **setting}
         for graph in (stable.forward64, stable.partials64):
-            for name, values in outputs_float64(graph, points).items():
+            for name, values in outputs_over(graph, points).items():
                 results[name][part] = values
     return results
 
@@ -63,19 +65,14 @@ def worst_points(
         points: how many to screen first.
         seed: of the points.
     """
-    groups = [
-        wide_points(points, seed),
-        _apart(points // 4, seed),
-        near_points(stable.focus(setting), points // 4, seed),
-        points_at(stable.places(setting), points // 16, seed),
-    ]
-    mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
+    (mean, var), known = first_round(stable, setting, (points, seed), lambda: _screen(stable, setting, points, seed))
     found: list[Points] = []
     rng = np.random.default_rng(seed)
     for round_, kept in enumerate(_KEPT):
-        usable = in_domain(mean, var)
-        mean, var = mean[usable], var[usable]
-        computed, reference = run(mean, var), nearly_exact(stable, mean, var, setting)
+        if round_:
+            usable = in_domain(mean, var)
+            mean, var = mean[usable], var[usable]
+        computed, reference = run(mean, var), nearly_exact(stable, mean, var, setting) if round_ else known
         chosen: list[npt.NDArray[np.int64]] = []
         for name, values in reference.items():
             error = stable.measure(name, computed[name], values, mean, var)
@@ -89,6 +86,44 @@ def worst_points(
                 np.append(var, _moved(rng, found[-1][1], spread)),
             )
     return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def first_round(
+    stable: Stable,
+    setting: Mapping[str, float],
+    key: tuple[int, ...],
+    make: Callable[[], tuple[Points, Mapping[str, F64]]],
+) -> tuple[Points, Mapping[str, F64]]:
+    """Where a search begins, and the outputs there: the same for all programs of a variant, and so found once.
+
+    Args:
+        stable: the variant.
+        setting: parameter name -> value.
+        key: what else the points depend on.
+        make: finds them.
+    """
+    known = _first_rounds.setdefault(stable.forward64, {})
+    whole = (*setting.values(), *key)
+    if whole not in known:
+        known[whole] = make()
+    return known[whole]
+
+
+#: by the variant's graph, so that they go when it does
+_first_rounds: WeakKeyDictionary[Graph, dict[tuple[float, ...], tuple[Points, Mapping[str, F64]]]] = WeakKeyDictionary()
+
+
+def _screen(stable: Stable, setting: Mapping[str, float], points: int, seed: int) -> tuple[Points, Mapping[str, F64]]:
+    groups = [
+        wide_points(points, seed),
+        _apart(points // 4, seed),
+        near_points(stable.focus(setting), points // 4, seed),
+        points_at(stable.places(setting), points // 16, seed),
+    ]
+    mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
+    usable = in_domain(mean, var)
+    mean, var = mean[usable], var[usable]
+    return (mean, var), nearly_exact(stable, mean, var, setting)
 
 
 def _apart(n: int, seed: int) -> Points:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from real_rules import F32, settings_of, six, stables
 
+from momentgen.compiler import search
 from momentgen.compiler.points import in_domain, wide_points
 from momentgen.compiler.search import nearly_exact, worst_points
 from momentgen.compiler.ulp import ulp_error
@@ -52,3 +57,17 @@ def test_the_search_is_deterministic_and_worse_than_a_sample() -> None:
     for output in ("mean", "var", "dvar_dvar"):
         errors = [ulp_error(run(*p)[output], stable.truth(*p, {})[output]).max() for p in (sample, first)]
         assert errors[1] >= errors[0], output
+
+
+def test_where_a_search_begins_is_found_once_for_all_programs_of_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    stable = replace(stables("relu")["exact"], forward64=copy(stables("relu")["exact"].forward64))
+    drawn: list[int] = []
+    monkeypatch.setattr(search, "wide_points", lambda n, seed: drawn.append(seed) or wide_points(n, seed))
+    for factor in (1.0, 1.0 + 2**-20):
+
+        def run(mean: F32, var: F32, factor: float = factor) -> dict[str, F32]:
+            return {name: values * np.float32(factor) for name, values in six("relu", "exact", mean, var, {}).items()}
+
+        worst_points(stable, run, {}, points=1000, seed=1)
+    worst_points(stable, run, {}, points=1000, seed=2)
+    assert drawn == [1, 2]

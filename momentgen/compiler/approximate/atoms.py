@@ -23,7 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AtomFit", "AtomTarget", "atoms", "fit_atoms", "least_squares"]
+from momentgen.compiler.approximate.reflections import least_squares
+
+__all__ = ["AtomFit", "AtomTarget", "atoms", "fit_atoms"]
 
 F64 = npt.NDArray[np.float64]
 _ROUNDING = 1.5 * 2.0**-24  # what a unit coefficient costs: its own rounding, the atom's and the sum's
@@ -149,26 +151,3 @@ def _far_conditions(target: AtomTarget, taus: Sequence[float], orders: int) -> t
         for k in range(1, count):
             free[2] -= taus[k] / 2 * free[k * orders]
     return start, free
-
-
-def least_squares(matrix: F64, wanted: F64) -> F64:
-    """The minimiser of |matrix x - wanted|, by Householder reflections.
-
-    Not by LAPACK: these matrices are small, and threads of BLAS that wait for one another on a busy machine made a fit
-    a hundred times slower; nor do its results have the same bits on every machine.
-    """
-    table = np.concatenate([matrix, wanted[:, None]], axis=1)
-    count = matrix.shape[1]
-    for k in range(count):
-        mirror = table[k:, k].copy()
-        size = math.sqrt(float(np.sum(mirror * mirror)))
-        mirror[0] += math.copysign(size, mirror[0])
-        norm = float(np.sum(mirror * mirror))
-        if norm > 0.0:
-            rest = table[k:, k:]
-            rest -= (2 / norm) * mirror[:, None] * np.einsum("i,ij->j", mirror, rest)
-    solution = np.zeros(count)
-    for k in reversed(range(count)):
-        if table[k, k] != 0.0:
-            solution[k] = (table[k, -1] - float(np.sum(table[k, k + 1 : count] * solution[k + 1 :]))) / table[k, k]
-    return solution

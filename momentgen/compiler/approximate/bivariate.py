@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
-from momentgen.compiler.approximate.atoms import least_squares
+from momentgen.compiler.approximate.reflections import least_squares
 
 __all__ = ["Bivariate", "BivariateTarget", "columns", "fit_bivariate", "rows", "terms_needed"]
 

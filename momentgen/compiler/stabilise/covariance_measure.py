@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.real import Graph, outputs_float64
+from momentgen.compiler.lanes import outputs_over
+from momentgen.compiler.real import Graph
 from momentgen.compiler.ulp import LARGEST
 
 __all__ = ["COVARIANCE", "PARTIAL", "CovarianceMeasure"]
@@ -43,12 +44,12 @@ class CovarianceMeasure:
         if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
             wide = [array.astype(np.float64) for array in points]
             named = dict(zip(self.sizes.inputs, wide, strict=True))
-            found = {name: np.abs(value) for name, value in outputs_float64(self.sizes, named).items()}
+            found = {name: np.abs(value) for name, value in outputs_over(self.sizes, named).items()}
             if self.forward is not None:
                 spread = np.ones_like(wide[0])
                 for mean, var in (wide[:2], wide[2:4]):
                     itself = dict(zip(self.sizes.inputs, (mean, var, mean, var, var), strict=True))
-                    spread = spread * np.sqrt(np.abs(outputs_float64(self.forward, itself)["covariance"]))
+                    spread = spread * np.sqrt(np.abs(outputs_over(self.forward, itself)["covariance"]))
                 found["covariance"] = spread
             self._last = points, found
         return self._last[1]

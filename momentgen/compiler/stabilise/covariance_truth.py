@@ -24,10 +24,10 @@ __all__ = ["CovarianceTruth", "core"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-_BITS = 256
-#: of the integrals of GELU, and the orders of the derivatives of f, less 2, in each of them
+_BITS, _CORE_BITS = 256, 128  # the integrand of K is positive: nothing cancels
+_SHARE, _NOTHING = arb(2) ** -70, arb(2) ** -3000  # error of K: relative to it, and where it is enough
+#: of the integrals of GELU
 _NODES = 120
-_ORDERS = ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (0, 0))
 _FAR = 40  # |mu|/s beyond which exp(-mu²/(2 s²)) is 0 beside every tolerance
 _NAMES = ("covariance", *(f"dcovariance_d{name}" for name in ("mu1", "mu2", "var1", "var2", "cov")))
 _Row = tuple[Any, ...]
@@ -85,22 +85,24 @@ def core(a: arb, b: arb, q: arb) -> arb:
     if abs(a) > _FAR or abs(b) > _FAR:
         return arb(0)
     first, second = (a + b) * (a + b) / 8, (a - b) * (a - b) / 8  # of a ball about 0, ** 2 is NaN
+    with ctx.workprec(_CORE_BITS):
+        down, layer = -first * 1, second * 1
 
-    def integrand(at: acb, _analytic: bool) -> acb:
-        square = at * at
-        return (-(first * (1 + square)) - second * (1 + 1 / square)).exp() / (1 + square)
+        def integrand(at: acb, _analytic: bool) -> acb:
+            square = at * at
+            return (down * square - layer / square).exp() / (1 + square)
 
-    def plain(at: acb, _analytic: bool) -> acb:
-        square = at * at
-        return (-(first * (1 + square))).exp() / (1 + square)
+        def plain(at: acb, _analytic: bool) -> acb:
+            square = at * at
+            return (down * square).exp() / (1 + square)
 
-    if second.contains(0):  # without it the integrand is analytic at 0
-        whole = acb.integral(plain, acb(q), acb(1), rel_tol=arb(2) ** -70, abs_tol=arb(2) ** -3000)
-    else:
-        low = (second / (2 * (first + second) + 200)).sqrt()  # below it nothing is left beside what is at q = 1
-        start = low if low > q else q
-        whole = acb.integral(integrand, acb(start), acb(1), rel_tol=arb(2) ** -70, abs_tol=arb(2) ** -3000)
-    return whole.real / arb.pi()
+        if second.contains(0):  # without it the integrand is analytic at 0
+            whole = acb.integral(plain, acb(q), acb(1), rel_tol=_SHARE, abs_tol=_NOTHING, use_heap=True)
+        else:
+            low = (second / (2 * (first + second) + 200)).sqrt()  # below it nothing is left beside what is at q = 1
+            start = low if low > q else q
+            whole = acb.integral(integrand, acb(start), acb(1), rel_tol=_SHARE, abs_tol=_NOTHING, use_heap=True)
+        return whole.real * (-first - second).exp() / arb.pi()
 
 
 @dataclass(frozen=True)
@@ -244,15 +246,19 @@ def _by_variance(pair: _Joint) -> arb:
     return _pdf(pair.a) * (given - _excess(pair.b)) / 2
 
 
-def _hermite(mean: arb, var: arb) -> list[list[arb]]:
-    """E p, E p' and E p'' for the polynomials beside phi in f'', f''' and f'''' of GELU, X ~ N(mean, var)."""
-    m, s = mean, var
-    square, cube, fourth = m * m + s, m * (m * m + 3 * s), m**4 + 6 * m * m * s + 3 * s * s
-    return [
-        [2 - square, -2 * m, arb(-2)],
-        [cube - 4 * m, 3 * square - 4, 6 * m],
-        [7 * square - fourth - 4, 14 * m - 4 * cube, 14 - 12 * square],
-    ]
+def _moments(m: arb, s: arb) -> tuple[tuple[arb, ...], ...]:
+    """The means of p and of its derivatives for p = 2 - x², x³ - 4x and 7x² - x⁴ - 4, X ~ N(m, s).
+
+    These are beside phi in the second, third and fourth derivatives of GELU.  That of the first's second derivative,
+    -2, is left out.
+    """
+    k = m * m
+    square = k + s
+    slope, twice = 3 * square - 4, 2 * k
+    bend = -2 - 4 * slope
+    third = m * (slope - twice)  # E X³ is (3 E X² - 2 m²) m
+    fourth = square * (3 - slope) + twice * k - 4  # E X⁴ is 3 (E X²)² - 2 m⁴
+    return (2 - square, -2 * m), (third, slope, 6 * m), (fourth, m * (bend + 4 * twice), bend)
 
 
 def _gelu(mean1: arb, var1: arb, mean2: arb, var2: arb, cov: arb) -> _Row:
@@ -262,7 +268,7 @@ def _gelu(mean1: arb, var1: arb, mean2: arb, var2: arb, cov: arb) -> _Row:
     slopes = []
     for ratio, t, s in ((a, t1, s1), (b, t2, s2)):
         density = _pdf(ratio) / s
-        polynomials = _hermite(ratio / s, 1 - 1 / t)
+        polynomials = _moments(ratio / s, 1 - 1 / t)
         slopes.append([_cdf(ratio) + _pdf(ratio) * ratio / t, density * polynomials[0][0], density * polynomials[1][0]])
     (f1, g1, h1), (f2, g2, h2) = slopes
     k, by1, by2, twice1, twice2, by_cov = _curved(a, b, s1, s2, cov)
@@ -288,22 +294,38 @@ def _curved(a: arb, b: arb, s1: arb, s2: arb, cov: arb) -> _Row:
     q = ((s1 * s2) ** 2 - cov * cov).sqrt() / (s1 * s2 + abs(cov))
     lo, hi = _range(float(a), float(b), q)
     length = hi - lo
-    totals = [arb(0)] * 6
+    per1, per2 = 1 / s1, 1 / s2
+    share1, share2, both = per1 * per1, per2 * per2, per1 * per2
+    first, second = (a + b) * (a + b) / 8, (a - b) * (a - b) / 8
+    value = by1 = by2 = twice1 = twice2 = plain = arb(0)
     for place, weight in _places():
         at = lo + length * place
         square = at * at
-        r, wide = (1 - square) / (1 + square), (1 + square) * (1 + square) / (4 * square)  # 1/(1 - r²)
-        exponent = -(a * a - 2 * r * a * b + b * b) * wide / 2
-        e = weight * exponent.exp() / (1 + square)
-        first = _hermite((a - r * b) * wide / s1, 1 - wide / (s1 * s1))
-        second = _hermite((b - r * a) * wide / s2, 1 - wide / (s2 * s2))
-        together = r * wide / (s1 * s2)
-        for output, (i, j) in enumerate(_ORDERS):
-            one, two = first[i], second[j]
-            value = one[0] * two[0] + together * (one[1] * two[1] + together * one[2] * two[2] / 2)
-            totals[output] += e * value * (rho - r) if output < 5 else e * value
-    scale = length / arb.pi()
-    *weighted, plain = (scale * total for total in totals)
+        inverse = 1 / square
+        above = 1 + square
+        r, wide = (1 - square) / above, (square + 2 + inverse) / 4  # 1/(1 - r²)
+        density = weight * (-first * square - second * inverse).exp() / above
+        p = _moments((a - r * b) * wide * per1, 1 - wide * share1)
+        q = _moments((b - r * a) * wide * per2, 1 - wide * share2)
+        # E p(X1) q(X2) = p0 q0 + t p1 q1 + t²/2 p2 q2 for a covariance t, p_k the mean of the k-th derivative.
+        t = r * wide * both
+        (p0, p1), (q0, q1) = p[0], q[0]  # and p2 = q2 = -2
+        together = density * (p0 * q0 + t * (p1 * q1 + 2 * t))
+        plain += together
+        gap = rho - r
+        value += gap * together
+        weight0 = density * gap
+        weight1 = weight0 * t
+        weight2 = -weight1 * t
+        x, y = weight0 * q0, weight1 * q1
+        by1 += p[1][0] * x + p[1][1] * y + p[1][2] * weight2
+        twice1 += p[2][0] * x + p[2][1] * y + p[2][2] * weight2
+        x, y = weight0 * p0, weight1 * p1
+        by2 += q[1][0] * x + q[1][1] * y + q[1][2] * weight2
+        twice2 += q[2][0] * x + q[2][1] * y + q[2][2] * weight2
+    scale = length * (-first - second).exp() / arb.pi()
+    weighted = [scale * total for total in (value, by1, by2, twice1, twice2)]
+    plain *= scale
     # An odd derivative of the second input, and ds, have the sign of the covariance; (c - s) ds has none.
     signs = (1, 1, sign, 1, 1)
     return (*(turned * s1 * s2 * value for turned, value in zip(signs, weighted, strict=True)), sign * plain)

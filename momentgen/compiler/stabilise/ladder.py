@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb, ctx
 
-from momentgen.compiler.approximate.atoms import AtomFit, atoms, least_squares
+from momentgen.compiler.approximate.atoms import AtomFit, atoms
+from momentgen.compiler.approximate.reflections import least_squares
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE

@@ -141,9 +141,17 @@ def _near(mu: arb, sigma: arb) -> dict[str, arb]:
     }
 
 
+@lru_cache
+def _roots() -> tuple[arb, arb]:
+    """sqrt(2) and sqrt(2 pi)."""
+    with ctx.workprec(_BITS):
+        return arb(2).sqrt(), (2 * arb.pi()).sqrt()
+
+
 def _hermite(a: arb, count: int) -> list[arb]:
     """Phi(a) and its first ``count`` derivatives: (-1)^(n-1) He_(n-1)(a) phi(a)."""
-    derivatives = [(-a / arb(2).sqrt()).erfc() / 2, (-a * a / 2).exp() / (2 * arb.pi()).sqrt()]
+    root, density = _roots()
+    derivatives = [(-a / root).erfc() / 2, (-a * a / 2).exp() / density]
     while len(derivatives) <= count:
         n = len(derivatives) - 2
         before = derivatives[-2] if n else arb(0)

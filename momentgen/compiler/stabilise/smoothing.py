@@ -21,6 +21,7 @@ import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.stabilise.activation import Activation, Line
+from momentgen.compiler.stabilise.smoothing_sums import ORDERS, density_sums
 from momentgen.errors import BuildError
 
 __all__ = ["SMALL", "Side", "normal_derivatives"]
@@ -32,7 +33,6 @@ _ORDER = 10  # derivatives of F in the small form
 _TERMS = 14
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
-_CHUNK = 1 << 17  # numbers at a time, so that they stay in the cache
 
 
 def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:
@@ -139,25 +139,12 @@ class Side:
         return [np.asarray(sum(c * t[n + j] for n, c in steps.items())) for j in range(high + 1)]
 
     # --- moments -----------------------------------------------------------------
-    def moments(self, u: F64, v: F64, power: int, high: int) -> F64:
-        """Derivatives 0..high in u of E F̃^power at points with sigma not small: shape (high + 1, n)."""
+    def moments(self, u: F64, v: F64) -> tuple[F64, F64]:
+        """Derivatives 0..3 in u of E F̃ and of E F̃² at points with sigma not small: each of shape (4, n)."""
         nodes, weight, *inner = self.nodes
-        values = weight * inner[power - 1]
-        used = np.abs(values) > 0
-        nodes, values = nodes[used], values[used]
-        result = np.array(self._outer(u, v, power, high))
-        rows = max(_CHUNK // max(nodes.size, 1), 1)
-        for start in range(0, u.size, rows):
-            part = slice(start, start + rows)
-            sigma = np.sqrt(v[part])[:, None]
-            z = (u[part][:, None] - nodes) / sigma
-            density = np.exp(-z * z / 2) * (values / math.sqrt(2 * math.pi)) / sigma
-            before, term = np.zeros_like(density), density
-            for j in range(high + 1):
-                result[j, part] += term.sum(axis=1)
-                before, term = term, (-z * term - j * before / sigma) / sigma if j < high else term
-                # He recursion: d/du of z^.. density, see normal_derivatives
-        return result
+        sums = density_sums(u, np.sqrt(v), nodes, weight * np.array(inner))
+        first, second = (np.array(self._outer(u, v, power, ORDERS - 1)) for power in (1, 2))
+        return first + sums[0], second + sums[1]
 
     # --- small sigma -------------------------------------------------------------
     @cached_property

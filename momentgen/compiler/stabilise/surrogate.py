@@ -129,7 +129,7 @@ def _grid(f: Activation, widest: float) -> F64:
 def _mean_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
     """F̃ smoothed by a variance ``start``, which is 0 for a smooth f."""
     smooth = start == 0
-    values = _plain_values(f, side, u) if smooth else side.moments(u, np.full_like(u, start), 1, 2).T
+    values = _plain_values(f, side, u) if smooth else side.moments(u, np.full_like(u, start))[0][:3].T
     root = math.sqrt(start) if start else f.length
     allowed = (
         _FIT["mean"] * MEAN,
@@ -151,7 +151,7 @@ def _plain_values(f: Activation, side: Side, u: F64) -> F64:
 
 
 def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
-    values = side.moments(u, np.full_like(u, start), 2, 2).T
+    values = side.moments(u, np.full_like(u, start))[1][:3].T
     scale = min(f.lipschitz**2 * start, (f.span / 2) ** 2) + sum(height**2 for _, height in f.jumps) / 4
     root = math.sqrt(start)
     allowed = (

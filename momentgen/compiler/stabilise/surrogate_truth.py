@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from flint import arb, ctx
+from flint import arb, arb_mat, ctx
 
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.differences import Differences
@@ -87,8 +87,7 @@ class QuadratureTruth:
                 terms[k] * d[k] * d[k + 2] for k in range(1, top + 1)
             )
         else:
-            m = side.moments(u, var, 1, 3)
-            b = side.moments(u, var, 2, 2)
+            m, b = side.moments(u, var)
             s = near.slope
             out["mean"] = m[0] + s * u + near.offset
             out["var"] = s * s * var + 2 * s * var * m[1] + b[0] - m[0] ** 2
@@ -109,14 +108,14 @@ class BallTruth:
     """
 
     _BITS = 256
-    _ENDS = 14  # standard deviations; beyond them less than 1e-43
+    _ENDS, _WIDTH = 14, 2  # standard deviations; beyond the ends less than 1e-43
     _CUTS = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 
     def __init__(self, f: Activation) -> None:
         self.f = f
         with ctx.workprec(self._BITS):
             self._rule = [arb.legendre_p_root(20, k, weight=True) for k in range(20)]
-        self._whole: dict[tuple[int, int], list[tuple[arb, arb, arb]]] = {}  # panels between whole numbers
+        self._whole: dict[tuple[int, int], tuple[list[arb], arb_mat]] = {}  # panels between whole numbers
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.f,)
@@ -138,39 +137,43 @@ class BallTruth:
             mu, v = arb(mean), arb(var)
             sigma = v.sqrt()
             (here,) = f.values(f.home(mean), [mu])
-            one = two = first = second = square1 = square2 = arb(0)
+            sums = arb_mat(2, 3)
             for low, high in pairwise(self._panels(mu, sigma)):
                 # In z: mu + sigma z may round to a kink.
                 middle = (high + low) / 2
                 home = sum(bool((arb(kink) - mu) / sigma < middle) for kink in f.kinks)
-                nodes = self._nodes(low, high)
-                values = f.values(home, [mu + sigma * z for z, _, _ in nodes])
-                for (z, h, w), there in zip(nodes, values, strict=True):
-                    d = there - here
-                    wd = w * d
-                    wdd = wd * d
-                    one, first, second = one + wd, first + wd * z, second + wd * h
-                    two, square1, square2 = two + wdd, square1 + wdd * z, square2 + wdd * h
+                nodes, weights = self._nodes(low, high)
+                gaps = [there - here for there in f.values(home, [mu + sigma * z for z in nodes])]
+                sums += arb_mat([gaps, [d * d for d in gaps]]) * weights
             root = (2 * arb.pi()).sqrt()
-            one, two, first, second, square1, square2 = (s / root for s in (one, two, first, second, square1, square2))
-        return {
-            "mean": here + one,
-            "var": two - one * one,
-            "dmean_dmu": first / sigma,
-            "dmean_dvar": second / (2 * v),
-            "dvar_dmu": (square1 - 2 * one * first) / sigma,
-            "dvar_dvar": (square2 / 2 - one * second) / v,
-        }
+            one, first, second, two, square1, square2 = (s / root for s in sums.entries())
+            return {
+                "mean": here + one,
+                "var": two - one * one,
+                "dmean_dmu": first / sigma,
+                "dmean_dvar": second / (2 * v),
+                "dvar_dmu": (square1 - 2 * one * first) / sigma,
+                "dvar_dvar": (square2 / 2 - one * second) / v,
+            }
 
-    def _nodes(self, low: arb, high: arb) -> list[tuple[arb, arb, arb]]:
-        """z, z² - 1 and the weight, normal density and all but its factor included, of each node of a panel in z."""
+    def _nodes(self, low: arb, high: arb) -> tuple[list[arb], arb_mat]:
+        """The nodes z of a panel, and in a row for each 1, z and z² - 1 times its weight.
+
+        The weight has the normal density in it, all but its factor.
+        """
         whole = (int(float(low)), int(float(high)))
         known = arb(whole[0]) == low and arb(whole[1]) == high
         if known and whole in self._whole:
             return self._whole[whole]
         half, middle = (high - low) / 2, (high + low) / 2
-        nodes = [(middle + half * node, weight) for node, weight in self._rule]
-        found = [(z, z * z - 1, half * weight * (-z * z / 2).exp()) for z, weight in nodes]
+        nodes, rows = [], []
+        for node, weight in self._rule:
+            z = middle + half * node
+            square = z * z
+            w = half * weight * (-square / 2).exp()
+            nodes.append(z)
+            rows.append([w, w * z, w * (square - 1)])
+        found = nodes, arb_mat(rows)
         if known:
             self._whole[whole] = found
         return found
@@ -184,5 +187,5 @@ class BallTruth:
             steps.append(1.5 * steps[-1])
         points += [arb(c) + side * f.length * d for c in {f.centre, *f.kinks} for side in (-1, 1) for d in (0, *steps)]
         inside = [z for p in points if abs(z := (p - mu) / sigma) < end]
-        cuts = sorted([*(arb(k) for k in range(-end, end + 1)), *inside], key=float)
+        cuts = sorted([*(arb(k) for k in range(-end, end + 1, self._WIDTH)), *inside], key=float)
         return [a for a, b in zip(cuts, [*cuts[1:], arb(end + 1)], strict=True) if float(b - a) > 0]

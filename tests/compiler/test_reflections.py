@@ -1,0 +1,31 @@
+"""Least squares by reflections: right, and with the same bits by C and by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from momentgen.compiler.approximate import reflections
+from momentgen.compiler.approximate.reflections import least_squares
+from momentgen.compiler.c_compiler import find_compiler
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (200, 41), (301, 1)])
+def test_the_solution_is_right_and_its_bits_are_the_same_without_a_compiler(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(rows)
+    matrix = draw.normal(size=(rows, columns)) * np.exp(draw.uniform(-9, 3, (rows, 1)))
+    wanted = draw.normal(size=rows)
+    found = {}
+    for compiler in (find_compiler(), None):
+        monkeypatch.setattr(reflections, "find_compiler", lambda compiler=compiler: compiler)
+        found[compiler] = least_squares(matrix, wanted)
+    first, *others = found.values()
+    assert np.allclose(first, np.linalg.lstsq(matrix, wanted, rcond=None)[0], rtol=1e-7, atol=1e-9)
+    assert all(other.tobytes() == first.tobytes() for other in others)
+
+
+def test_a_column_of_zeros_takes_no_part() -> None:
+    matrix = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    assert least_squares(matrix, np.array([1.0, 2.0, 3.0])).tolist() == [pytest.approx(2.0), 0.0]
